@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gimlet {
+
+/// The waiting (or refusing) primitive named in a DeviceError.
+enum class Primitive : std::uint32_t {
+    none = 0,
+    grid_barrier = 1,
+    nvlink_barrier = 2,
+    gin_barrier = 3,
+    block_barrier = 4,
+    count_exchange = 5,
+    dispatch_arrival = 6,
+    combine_ready = 7,
+    combine_chunk = 8,
+    user = 9,
+};
+
+constexpr const char* name_of(Primitive primitive) {
+    switch (primitive) {
+        case Primitive::none: return "none";
+        case Primitive::grid_barrier: return "grid_barrier";
+        case Primitive::nvlink_barrier: return "nvlink_barrier";
+        case Primitive::gin_barrier: return "gin_barrier";
+        case Primitive::block_barrier: return "block_barrier";
+        case Primitive::count_exchange: return "count_exchange";
+        case Primitive::dispatch_arrival: return "dispatch_arrival";
+        case Primitive::combine_ready: return "combine_ready";
+        case Primitive::combine_chunk: return "combine_chunk";
+        case Primitive::user: return "user";
+    }
+    return "?";
+}
+
+enum class DeviceFault : std::uint32_t {
+    none = 0,
+    timed_out = 1,             ///< a wait outlived its deadline
+    expert_out_of_range = 2,   ///< seen = expert index, expected = number of experts
+    duplicate_expert = 3,      ///< seen = expert index; one token named it twice
+    capacity_exceeded = 4,     ///< seen = rows that would arrive, expected = rows that fit
+    mode_mismatch = 5,         ///< a peer ran another kind of step (fresh against cached)
+};
+
+constexpr const char* name_of(DeviceFault fault) {
+    switch (fault) {
+        case DeviceFault::none: return "none";
+        case DeviceFault::timed_out: return "timed_out";
+        case DeviceFault::expert_out_of_range: return "expert_out_of_range";
+        case DeviceFault::duplicate_expert: return "duplicate_expert";
+        case DeviceFault::capacity_exceeded: return "capacity_exceeded";
+        case DeviceFault::mode_mismatch: return "mode_mismatch";
+    }
+    return "?";
+}
+
+/// Written once by the first failing thread of a rank, in host-mapped memory; read by the host.
+/// `state` goes 0 -> 1 (claimed) -> 2 (complete, release at system scope). Never cleared by the device.
+struct DeviceError {
+    std::uint32_t state;
+    Primitive primitive;
+    DeviceFault fault;
+    std::int32_t rank;      ///< world rank that waited
+    std::int32_t peer;      ///< world rank waited for, -1 if none
+    std::int32_t context;   ///< GIN context or channel, -1 if none
+    std::uint32_t tag;      ///< caller's tag (kernel and phase), see Tag
+    std::int32_t token;     ///< token index for routing faults, -1 otherwise
+    std::uint64_t epoch;
+    std::uint64_t expected;
+    std::uint64_t seen;
+    std::uint64_t elapsed_ns;
+};
+static_assert(sizeof(DeviceError) == 64);
+static_assert(offsetof(DeviceError, epoch) == 32);
+
+inline constexpr std::uint32_t kDeviceErrorFree = 0;
+inline constexpr std::uint32_t kDeviceErrorClaimed = 1;
+inline constexpr std::uint32_t kDeviceErrorComplete = 2;
+
+/// Which kernel and phase an error came from.
+enum class Tag : std::uint32_t { none = 0, barrier = 1, dispatch = 2, combine = 3, user = 4 };
+
+constexpr const char* name_of(Tag tag) {
+    switch (tag) {
+        case Tag::none: return "none";
+        case Tag::barrier: return "barrier";
+        case Tag::dispatch: return "dispatch";
+        case Tag::combine: return "combine";
+        case Tag::user: return "user";
+    }
+    return "?";
+}
+
+}  // namespace gimlet

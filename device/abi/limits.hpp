@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+// Limits that the device code relies on. Plan refuses what lies beyond them, with the number.
+namespace gimlet {
+
+/// One lane of a warp carries one choice of a token.
+inline constexpr int kMaxTopK = 32;
+
+/// Receive slots are 32-bit row indices, counts travel as 32-bit payloads of tagged words.
+inline constexpr std::int64_t kMaxRows = (std::int64_t{1} << 31) - 1;
+
+/// Counts all-gather costs R * (R + E) words; beyond this many ranks another scheme is needed (design, chapter 9).
+inline constexpr int kMaxRanks = 1024;
+
+inline constexpr int kMaxExperts = 8192;
+
+/// Bulk copies move multiples of 16 bytes between 16-byte aligned addresses.
+inline constexpr std::uint32_t kBulkAlignment = 16;
+
+/// Regions of a window start on their own cache line pair.
+inline constexpr std::uint64_t kRegionAlignment = 256;
+
+/// Receive rows and combine rows alternate between this many buffers.
+inline constexpr int kBufferCount = 2;
+
+inline constexpr int kMaxGinContexts = 64;
+
+inline constexpr int kWarpSize = 32;
+
+}  // namespace gimlet

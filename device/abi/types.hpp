@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+// Small enums shared by host and device. Values are part of the C ABI and of the configuration hash: append only.
+namespace gimlet {
+
+enum class ElementType : std::int32_t { float32 = 0, float16 = 1, bfloat16 = 2, float8_e4m3 = 3 };
+
+constexpr std::uint32_t element_bytes(ElementType type) {
+    switch (type) {
+        case ElementType::float32: return 4;
+        case ElementType::float16: return 2;
+        case ElementType::bfloat16: return 2;
+        case ElementType::float8_e4m3: return 1;
+    }
+    return 0;
+}
+
+constexpr const char* name_of(ElementType type) {
+    switch (type) {
+        case ElementType::float32: return "fp32";
+        case ElementType::float16: return "fp16";
+        case ElementType::bfloat16: return "bf16";
+        case ElementType::float8_e4m3: return "fp8_e4m3";
+    }
+    return "?";
+}
+
+/// Type of the expert indices that the caller passes.
+enum class IndexType : std::int32_t { int32 = 0, int64 = 1 };
+
+/// Order of received rows.
+/// rank_major: one row per (token, destination rank), ordered by source rank, then source token.
+/// expert_major: one row per (token, expert), each expert's rows together, ordered by source rank, then source
+/// token; an expert's block starts at a multiple of the alignment.
+enum class Layout : std::int32_t { rank_major = 0, expert_major = 1 };
+
+constexpr const char* name_of(Layout layout) {
+    switch (layout) {
+        case Layout::rank_major: return "rank_major";
+        case Layout::expert_major: return "expert_major";
+    }
+    return "?";
+}
+
+/// What expert_major leaves in the rows between the end of an expert's block and the next aligned start.
+enum class PadFill : std::int32_t { none = 0, zero = 1 };
+
+/// Whether a dispatch counts and exchanges (fresh) or reuses the slots of an earlier one (cached).
+enum class RoutingMode : std::int32_t { fresh = 0, cached = 1 };
+
+}  // namespace gimlet

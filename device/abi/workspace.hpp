@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "device/abi/limits.hpp"
+#include "device/abi/signal_map.hpp"
+
+namespace gimlet {
+
+constexpr std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) {
+    return (value + alignment - 1) / alignment * alignment;
+}
+
+/// What one workspace holds; every rank uses the same numbers, so offsets are symmetric.
+struct WorkspaceShape {
+    std::int32_t rank_count;
+    std::int32_t expert_words;      ///< expert counts in one count row (local maximum, or all experts)
+    std::int32_t gin_context_count;
+    std::int32_t chunk_slots;       ///< entries of the send-chunk counters, 0 without GIN
+
+    /// Words of one count row: header, R rank counts, expert counts; even, so that rows stay 16-byte aligned.
+    constexpr std::int32_t count_row_words() const { return (1 + rank_count + expert_words + 1) / 2 * 2; }
+};
+
+/// Byte offsets of the control words at the start of a window. One table gives offsets and total (`build`); all words
+/// start at zero and are never reset by a kernel, except `finished` counters that wrap by themselves.
+///
+/// Writers, one domain a word: [P] peers by LSA or GIN, [L] this rank's kernels only.
+struct WorkspaceLayout {
+    std::uint64_t nvlink_barrier;    ///< [P] two int32 phase words, then [L] u64 counter: see NvlinkBarrierWords
+    std::uint64_t block_barrier;     ///< [P] int32 per rank
+    std::uint64_t count_rows;        ///< [P] u64[kBufferCount][R][count_row_words]: epoch << 32 | value
+    std::uint64_t dispatch_arrival;  ///< [P] u64[R]: epoch whose rows of source r are complete (LSA sources)
+    std::uint64_t combine_ready;     ///< [P] u64[R]: combine epoch that rank r has entered (LSA peers)
+    std::uint64_t count_send;        ///< [L] u64[kBufferCount][R][count_row_words]: rows sent by GIN puts
+    std::uint64_t epochs;            ///< [L] EpochWords
+    std::uint64_t grid_barrier;      ///< [L] u32, one cache line
+    std::uint64_t signal_expected;   ///< [L] u64[contexts][signals]: shadows
+    std::uint64_t send_chunks;       ///< [L] u32[chunk_slots]: rows written per send chunk
+    std::uint64_t total_bytes;
+
+    static constexpr WorkspaceLayout build(const WorkspaceShape& shape) {
+        WorkspaceLayout layout{};
+        std::uint64_t at = 0;
+        const auto ranks = static_cast<std::uint64_t>(shape.rank_count);
+        const auto row = static_cast<std::uint64_t>(shape.count_row_words());
+        const auto place = [&at](std::uint64_t bytes) {
+            const std::uint64_t offset = at;
+            at = align_up(at + bytes, kRegionAlignment);
+            return offset;
+        };
+        layout.nvlink_barrier = place(128);
+        layout.block_barrier = place(ranks * 4);
+        layout.count_rows = place(kBufferCount * ranks * row * 8);
+        layout.dispatch_arrival = place(ranks * 8);
+        layout.combine_ready = place(ranks * 8);
+        layout.count_send = place(kBufferCount * ranks * row * 8);
+        layout.epochs = place(128);
+        layout.grid_barrier = place(128);
+        layout.signal_expected = place(static_cast<std::uint64_t>(shape.gin_context_count) *
+                                       SignalMap{shape.rank_count}.signal_count() * 8);
+        layout.send_chunks = place(static_cast<std::uint64_t>(shape.chunk_slots) * 4);
+        layout.total_bytes = at;
+        return layout;
+    }
+};
+
+/// State of nvlink_barrier: bits 0 and 1 of `counter` give phase and sign of the next barrier. Peers add to `phase`.
+struct NvlinkBarrierWords {
+    std::int32_t phase[2];
+    std::uint64_t counter;
+};
+static_assert(sizeof(NvlinkBarrierWords) == 16);
+
+/// Step numbers and per-kernel bookkeeping of one rank. A step's epoch is the stored value plus one; the last block of
+/// the kernel stores it. `finished` counts blocks with atomicInc and wraps to zero by itself. `poison` holds the
+/// epoch of a failed step so that other blocks of the same kernel leave early.
+struct EpochWords {
+    std::uint64_t dispatch;
+    std::uint64_t combine;
+    std::uint64_t barrier;
+    std::uint32_t dispatch_finished;
+    std::uint32_t combine_finished;
+    std::uint64_t dispatch_poison;
+    std::uint64_t combine_poison;
+    std::uint64_t barrier_poison;
+};
+static_assert(sizeof(EpochWords) == 56);
+
+}  // namespace gimlet
