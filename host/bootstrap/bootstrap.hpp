@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// How ranks find each other before NCCL exists: rank, size, all-gather, barrier. Everything here is
+// host-only, slow, and used during set-up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "host/base/error.hpp"
+
+namespace gimlet {
+
+/// Colour of a rank that takes no part in a split.
+inline constexpr int kNoColor = -1;
+
+/// One rank's view of a group. Collective calls must come in the same order on every rank; one
+/// object serves one thread at a time. Any failure (a deadline, a dead peer) raises; the object is
+/// then unusable.
+class Bootstrap {
+  public:
+    virtual ~Bootstrap() = default;
+    Bootstrap(const Bootstrap&) = delete;
+    Bootstrap& operator=(const Bootstrap&) = delete;
+
+    int rank() const noexcept { return rank_; }
+    int size() const noexcept { return size_; }
+
+    /// Collective. `bytes` is equal on all ranks and may be 0. `receive` has room for size() * bytes;
+    /// rank r's part lands at r * bytes.
+    virtual void all_gather(const void* send, std::size_t bytes, void* receive) = 0;
+
+    /// Collective. Returns after every rank has entered.
+    virtual void barrier() = 0;
+
+    /// Collective. Groups ranks of equal `color` (>= 0, or kNoColor to stay out: null is returned),
+    /// ordered by (key, rank). Raises Error(not_supported) where the kind of bootstrap cannot.
+    virtual std::unique_ptr<Bootstrap> split(int color, int key) = 0;
+
+    // Conveniences on top of the three, all collective.
+    std::vector<std::byte> all_gather(const void* send, std::size_t bytes);
+    /// Parts of different length; result[r] is rank r's.
+    std::vector<std::string> all_gather_texts(std::string_view text);
+    /// `data` of `root` reaches every rank.
+    void broadcast(void* data, std::size_t bytes, int root);
+
+    template <typename T>
+    std::vector<T> all_gather_values(const T& value) {
+        static_assert(std::is_trivially_copyable_v<T>);
+        std::vector<T> values(static_cast<std::size_t>(size_));
+        all_gather(&value, sizeof(T), values.data());
+        return values;
+    }
+
+  protected:
+    Bootstrap(int rank, int size);
+
+  private:
+    int rank_;
+    int size_;
+};
+
+/// One value that must be equal on all ranks, as text: {"hidden", "7168"}.
+struct AgreementField {
+    std::string name;
+    std::string value;
+};
+
+/// Collective (law 10). Compares all fields at once. If a rank differs, every rank raises the same
+/// Error(config_mismatch): the subject, the first differing field, each differing rank with its value,
+/// and the value of the others. The value of most ranks counts as right; on a tie, rank 0's.
+void check_agreement(Bootstrap& bootstrap, std::string_view subject,
+                     const std::vector<AgreementField>& fields);
+
+/// Same for an opaque block of bytes, compared by size and hash.
+void check_agreement(Bootstrap& bootstrap, std::string_view subject, const void* data,
+                     std::size_t bytes);
+
+/// Collective. Each rank says how its own part of `what` went: `failure` is null if well. If any rank
+/// failed, the failed ones rethrow their own error, and all others raise Error(peer_failed) naming the
+/// ranks and the first one's message. So a collective creation ends everywhere or nowhere.
+void check_all_succeeded(Bootstrap& bootstrap, std::string_view what,
+                         const std::exception_ptr& failure);
+
+}  // namespace gimlet

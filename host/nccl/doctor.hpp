@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `gimlet doctor` knows: the facts, and for each obstacle its reason and its cure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host/cuda/device_info.hpp"
+#include "host/nccl/topology.hpp"
+
+namespace gimlet {
+
+enum class Severity { note, warning, obstacle };
+const char* severity_name(Severity severity) noexcept;
+
+struct Finding {
+    Severity severity = Severity::note;
+    std::string subject;  ///< "gin", "version", "mps", "nvls", "symmetric memory", "device"
+    std::string text;     ///< what was seen
+    std::string cure;     ///< what to do; empty if nothing has to be done
+};
+
+/// Environment values that change NCCL's mind; empty = unset.
+struct DoctorEnvironment {
+    std::string gin_enable, gin_type, nvls_enable, multi_rank_gpu, cumem_enable, win_enable, cross_nic,
+        rma_plugin, gin_plugin, lsa_team_size;
+};
+DoctorEnvironment read_doctor_environment();
+
+struct DoctorFacts {
+    std::string version, git_hash, backend;
+    int nccl_compiled = 0;
+    int nccl_runtime = 0;
+    int cuda_runtime = 0;  ///< 13000 = 13.0
+    int cuda_driver = 0;
+    std::vector<DeviceInfo> devices;
+    DoctorEnvironment environment;
+    std::optional<Topology> topology;  ///< absent before a communicator exists
+    std::vector<Finding> findings;
+
+    bool healthy() const noexcept;  ///< no obstacle
+    std::string text() const;
+    std::string json() const;
+};
+
+/// Local. Facts that need no communicator; never raises for a sick machine, that becomes a finding.
+DoctorFacts collect_doctor_facts();
+
+/// Fills `facts.findings` from everything else in `facts`. Pure.
+void diagnose(DoctorFacts* facts);
+
+}  // namespace gimlet
