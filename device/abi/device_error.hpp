@@ -43,6 +43,7 @@ enum class DeviceFault : std::uint32_t {
     duplicate_expert = 3,      ///< seen = expert index; one token named it twice
     capacity_exceeded = 4,     ///< seen = rows that would arrive, expected = rows that fit
     mode_mismatch = 5,         ///< a peer ran another kind of step (fresh against cached)
+    peer_refused = 6,          ///< a peer found a fault in its own input and sent nothing
 };
 
 constexpr const char* name_of(DeviceFault fault) {
@@ -53,6 +54,7 @@ constexpr const char* name_of(DeviceFault fault) {
         case DeviceFault::duplicate_expert: return "duplicate_expert";
         case DeviceFault::capacity_exceeded: return "capacity_exceeded";
         case DeviceFault::mode_mismatch: return "mode_mismatch";
+        case DeviceFault::peer_refused: return "peer_refused";
     }
     return "?";
 }

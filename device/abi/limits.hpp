@@ -15,7 +15,7 @@ inline constexpr std::int64_t kMaxRows = (std::int64_t{1} << 31) - 1;
 /// Counts all-gather costs R * (R + E) words; beyond this many ranks another scheme is needed (design, chapter 9).
 inline constexpr int kMaxRanks = 1024;
 
-inline constexpr int kMaxExperts = 8192;
+inline constexpr int kMaxExperts = 2048;
 
 /// Bulk copies move multiples of 16 bytes between 16-byte aligned addresses.
 inline constexpr std::uint32_t kBulkAlignment = 16;

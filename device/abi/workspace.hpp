@@ -18,9 +18,14 @@ struct WorkspaceShape {
     std::int32_t expert_words;      ///< expert counts in one count row (local maximum, or all experts)
     std::int32_t gin_context_count;
     std::int32_t chunk_slots;       ///< entries of the send-chunk counters, 0 without GIN
+    std::int32_t expert_count;      ///< E
+    std::int32_t block_count;       ///< most blocks a dispatch is launched with
 
     /// Words of one count row: header, R rank counts, expert counts; even, so that rows stay 16-byte aligned.
     constexpr std::int32_t count_row_words() const { return (1 + rank_count + expert_words + 1) / 2 * 2; }
+
+    /// Words that one block of a dispatch publishes to the others: rank counts, then expert counts.
+    constexpr std::int32_t block_row_words() const { return rank_count + expert_count; }
 };
 
 /// Byte offsets of the control words at the start of a window. One table gives offsets and total (`build`); all words
@@ -34,6 +39,7 @@ struct WorkspaceLayout {
     std::uint64_t dispatch_arrival;  ///< [P] u64[R]: epoch whose rows of source r are complete (LSA sources)
     std::uint64_t combine_ready;     ///< [P] u64[R]: combine epoch that rank r has entered (LSA peers)
     std::uint64_t count_send;        ///< [L] u64[kBufferCount][R][count_row_words]: rows sent by GIN puts
+    std::uint64_t block_counts;      ///< [L] u64[kBufferCount][blocks][block_row_words]: epoch << 32 | value
     std::uint64_t epochs;            ///< [L] EpochWords
     std::uint64_t grid_barrier;      ///< [L] u32, one cache line
     std::uint64_t signal_expected;   ///< [L] u64[contexts][signals]: shadows
@@ -56,6 +62,8 @@ struct WorkspaceLayout {
         layout.dispatch_arrival = place(ranks * 8);
         layout.combine_ready = place(ranks * 8);
         layout.count_send = place(kBufferCount * ranks * row * 8);
+        layout.block_counts = place(kBufferCount * static_cast<std::uint64_t>(shape.block_count) *
+                                    static_cast<std::uint64_t>(shape.block_row_words()) * 8);
         layout.epochs = place(128);
         layout.grid_barrier = place(128);
         layout.signal_expected = place(static_cast<std::uint64_t>(shape.gin_context_count) *
