@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Plants violations and asks check_includes.py for them; feeds test.sh's counter and asks for its sums."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
+
+
+def run(*command):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+class IncludeCheck(unittest.TestCase):
+    """Each test builds a small tree, clean but for what it plants."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        for header in ("device/abi/limits.hpp", "device/core/wait.cuh", "device/sync/barrier.cuh",
+                       "device/channel/fifo.cuh", "device/kernels/launch.hpp", "device/kernels/copy.cuh",
+                       "host/base/error.hpp", "host/cuda/stream.hpp", "host/bootstrap/bootstrap.hpp",
+                       "host/nccl/window.hpp", "host/emulator/engine.hpp", "runtime/runtime.hpp",
+                       "runtime/cli/demo.hpp", "host/emulator/include/gimlet_emu_device.hpp"):
+            self.plant(header, "")
+
+    def plant(self, path, body, head=SPDX):
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        once = "#pragma once\n" if file.suffix in (".hpp", ".cuh", ".h") else ""
+        file.write_text(head + once + body, encoding="utf-8")
+
+    def check(self):
+        return run(sys.executable, str(ROOT / "scripts/check_includes.py"), str(self.root))
+
+    def assert_clean(self):
+        status, output = self.check()
+        self.assertEqual(status, 0, output)
+
+    def assert_caught(self, rule, place):
+        status, output = self.check()
+        self.assertEqual(status, 1, output)
+        self.assertIn(f"[{rule}]", output)
+        self.assertIn(place, output)
+        self.assertIn(", 1 violations", output)
+
+    def include(self, source, target):
+        self.plant(source, f'#include "{target}"\n')
+
+    def test_clean_tree(self):
+        self.include("runtime/runtime.cc", "host/nccl/window.hpp")
+        self.include("runtime/exchange.cc", "device/kernels/launch.hpp")
+        self.include("runtime/plan.cc", "device/abi/limits.hpp")
+        self.include("host/nccl/window.cc", "host/cuda/stream.hpp")
+        self.include("device/kernels/dispatch.cu", "device/channel/fifo.cuh")
+        self.plant("device/core/clock.cuh", "#if GIMLET_EMULATOR\n#include <gimlet_emu_device.hpp>\n#endif\n"
+                   '__device__ inline void f() { asm volatile("membar.sys;"); }\n')
+        self.plant("host/base/env.cc", 'const char* e() { return std::getenv("A"); }\n')
+        self.include("tests/unit/a.cc", "host/emulator/engine.hpp")
+        self.assert_clean()
+
+    def test_comments_and_strings_are_not_code(self):
+        self.plant("host/base/a.cc", '// getenv("X") and asm volatile("")\n/* f<<<1, 2>>>() */\n'
+                   'const char* s = "getenv( <<<";\nint n = 1\'000\'000;\n'
+                   'const char* r = R"(asm("x"))";\n// #include "runtime/runtime.hpp"\n')
+        self.assert_clean()
+
+    def test_directions(self):
+        cases = [
+            ("host/base/a.cc", "runtime/runtime.hpp"),
+            ("host/nccl/a.cc", "device/core/wait.cuh"),
+            ("host/nccl/a.cc", "device/kernels/launch.hpp"),
+            ("host/base/a.cc", "host/cuda/stream.hpp"),
+            ("host/bootstrap/a.cc", "host/nccl/window.hpp"),
+            ("device/abi/a.hpp", "device/core/wait.cuh"),
+            ("device/abi/a.hpp", "host/base/error.hpp"),
+            ("device/core/a.cuh", "device/sync/barrier.cuh"),
+            ("device/sync/a.cuh", "device/channel/fifo.cuh"),
+            ("device/channel/a.cuh", "device/kernels/copy.cuh"),
+            ("runtime/a.cc", "device/kernels/copy.cuh"),
+            ("runtime/a.cc", "device/sync/barrier.cuh"),
+            ("runtime/a.cc", "runtime/cli/demo.hpp"),
+            ("runtime/a.cc", "host/emulator/engine.hpp"),
+            ("runtime/cli/a.cc", "host/emulator/engine.hpp"),
+            ("mpi_tests/cases/a.cc", "host/emulator/engine.hpp"),
+            ("host/emulator/a.cc", "host/base/error.hpp"),
+        ]
+        for source, target in cases:
+            with self.subTest(source=source, target=target):
+                self.include(source, target)
+                self.assert_caught("direction", source + (":3:" if source.endswith("pp") or
+                                                          source.endswith("cuh") else ":2:"))
+                (self.root / source).unlink()
+
+    def test_unknown_room(self):
+        self.plant("host/misc/a.cc", "")
+        self.assert_caught("direction", "host/misc/a.cc")
+
+    def test_hooks_outside_core(self):
+        self.plant("device/sync/a.cuh", "#include <gimlet_emu_device.hpp>\n")
+        self.assert_caught("hooks", "device/sync/a.cuh:3")
+
+    def test_path_from_root(self):
+        self.include("host/base/a.cc", "error.hpp")
+        self.assert_caught("path", "host/base/a.cc:2")
+
+    def test_ours_in_angle_brackets(self):
+        self.plant("host/base/a.cc", "#include <runtime/runtime.hpp>\n")
+        self.assert_caught("path", "host/base/a.cc:2")
+
+    def test_getenv(self):
+        for body in ('auto e = getenv("A");\n', 'auto e = std::secure_getenv ("A");\n'):
+            with self.subTest(body=body):
+                self.plant("runtime/a.cc", body)
+                self.assert_caught("getenv", "runtime/a.cc:2")
+
+    def test_asm_outside_core(self):
+        self.plant("device/sync/a.cuh", 'void f() {\n    asm\n    ("nop");\n}\n')
+        self.assert_caught("asm", "device/sync/a.cuh:4")
+
+    def test_asm_in_core_but_not_cuh(self):
+        self.plant("device/core/a.hpp", 'void f() { __asm__ __volatile__("nop"); }\n')
+        self.assert_caught("asm", "device/core/a.hpp:3")
+
+    def test_asm_in_three_files(self):
+        for name in "abc":
+            self.plant(f"device/core/{name}.cuh", 'void f() { asm volatile("nop;"); }\n')
+        self.assert_caught("asm", "device/core/c.cuh")
+
+    def test_backend_conditions(self):
+        for line in ("#ifdef __CUDA_ARCH__", "#if defined(GIMLET_EMULATOR)", "# elif 1 && __CUDACC__"):
+            with self.subTest(line=line):
+                self.plant("device/kernels/a.cuh", f"#if 0\n#endif\n{line}\n#endif\n")
+                self.assert_caught("backend", "device/kernels/a.cuh:5")
+
+    def test_launch_syntax(self):
+        self.plant("device/kernels/a.cu", "void f() { g<<<1, 32>>>(); }\n")
+        self.assert_caught("launch", "device/kernels/a.cu:2")
+
+    def test_static_shared_memory(self):
+        self.plant("device/kernels/a.cu", "__device__ void f() { __shared__ int a[4]; }\n")
+        self.assert_caught("shared", "device/kernels/a.cu:2")
+
+    def test_header_without_once(self):
+        (self.root / "host/base/a.hpp").write_text(SPDX, encoding="utf-8")
+        self.assert_caught("once", "host/base/a.hpp:1")
+
+    def test_source_without_licence(self):
+        self.plant("host/base/a.cc", "", head="// Copyright\n")
+        self.assert_caught("licence", "host/base/a.cc:1")
+
+    def test_empty_tree_is_no_success(self):
+        with tempfile.TemporaryDirectory() as empty:
+            status, output = run(sys.executable, str(ROOT / "scripts/check_includes.py"), empty)
+        self.assertEqual(status, 2, output)
+
+
+if __name__ == "__main__":
+    unittest.main()
