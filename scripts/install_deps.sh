@@ -12,7 +12,7 @@ project_dir="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 nccl_dir="$project_dir/.deps/nccl"
 
 required_packages=(
-    build-essential cmake ninja-build ccache python3
+    build-essential cmake ninja-build ccache pkg-config python3
     libopenmpi-dev openmpi-bin
     catch2 libboost-context-dev libcli11-dev libfmt-dev nlohmann-json3-dev
 )

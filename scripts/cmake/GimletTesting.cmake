@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # gimlet_add_catch_tests(name sources...)   a Catch2 program: sources + tests/support main
-# gimlet_write_test_list()                  writes <build>/test_binaries.txt, which scripts/test.sh runs
+# gimlet_write_test_list()                  writes <build>/test_binaries.txt (name, program, source folder),
+#                                           which scripts/test.sh runs
 #
 # Every executable under tests/ whose name ends in _tests is a Catch2 program and is listed, whether it
 # was made by gimlet_add_catch_tests or not: a test program cannot be forgotten.
@@ -29,13 +30,13 @@ function(gimlet_collect_test_programs folder out)
 endfunction()
 
 function(gimlet_write_test_list)
-  if(NOT EXISTS "${PROJECT_SOURCE_DIR}/tests/CMakeLists.txt")
-    return()
-  endif()
   gimlet_collect_test_programs("${PROJECT_SOURCE_DIR}/tests" programs)
   set(lines "")
   foreach(program IN LISTS programs)
-    string(APPEND lines "${program} $<TARGET_FILE:${program}>\n")
+    get_target_property(folder ${program} SOURCE_DIR)
+    string(APPEND lines "${program} $<TARGET_FILE:${program}> ${folder}\n")
   endforeach()
+  get_property(catch2_major GLOBAL PROPERTY GIMLET_CATCH2_MAJOR)
+  file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/test_catch2_major" CONTENT "${catch2_major}\n")
   file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/test_binaries.txt" CONTENT "${lines}")
 endfunction()
