@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The machine that device code is compiled for: a GPU (nvcc), or the emulator (any C++20 compiler).
+// Device code outside of device/core does not ask which one it is.
+#pragma once
+
+#include <cstddef>
+
+#if defined(__CUDACC__)
+#define GIMLET_EMULATED 0
+/// A function of device code. Inlined: none of them is big enough to be worth a call.
+#define GIMLET_DEVICE __device__ __forceinline__
+/// A kernel.
+#define GIMLET_GLOBAL __global__
+/// For a kernel's argument struct: `const GIMLET_GRID_CONSTANT Args args`. References to it, and to its members, stay
+/// valid in the whole kernel and cost no copy.
+#define GIMLET_GRID_CONSTANT __grid_constant__
+#else
+#define GIMLET_EMULATED 1
+#define GIMLET_DEVICE inline
+#define GIMLET_GLOBAL
+#define GIMLET_GRID_CONSTANT
+#include "host/emulator/include/gimlet_emu_device.hpp"
+#endif
+
+namespace gimlet::device {
+
+/// Start of the block's dynamic shared memory, 128-byte aligned. Its size is an argument of the launch. Device code
+/// has no other shared memory.
+GIMLET_DEVICE std::byte* dynamic_shared_memory() {
+#if GIMLET_EMULATED
+    return static_cast<std::byte*>(emu::dev::dynamic_shared());
+#else
+    extern __shared__ __align__(128) std::byte gimlet_dynamic_shared_memory[];
+    return gimlet_dynamic_shared_memory;
+#endif
+}
+
+}  // namespace gimlet::device
