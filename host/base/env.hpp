@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,6 +52,9 @@ const EnvEntry& env_entry(EnvVar variable) noexcept;
 
 /// True if the variable is in the environment (or overridden) and not empty.
 bool env_is_set(EnvVar variable);
+
+/// The text as it stands in the environment, unchecked; nothing if unset or empty. Never raises.
+std::optional<std::string> env_raw(EnvVar variable);
 
 /// Value, or the table's default. Each raises Error(invalid_argument) naming the variable, its
 /// value and what is allowed; `env_int` accepts a plain decimal number and nothing around it,

@@ -24,8 +24,8 @@ const char* fault_point_name(FaultPoint point) noexcept;
 /// True if a test asked for a failure here. Counts hits; thread safe.
 bool fault_hit(FaultPoint point, int rank) noexcept;
 
-/// For tests: makes `point` fail on `rank` (kNoRank = on every rank), once, after `skip` hits have
-/// passed unharmed. One scope per point at a time.
+/// For tests: makes `point` fail after `skip` hits have passed unharmed: once on `rank`, or, with
+/// kNoRank, each time anyone passes. One scope per point at a time.
 class FaultScope {
   public:
     explicit FaultScope(FaultPoint point, int rank = kNoRank, int skip = 0);

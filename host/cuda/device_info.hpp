@@ -22,7 +22,7 @@ struct DeviceInfo {
     int compute_capability = 0;            ///< major * 10 + minor
     std::uint64_t memory_bytes = 0;
     bool cooperative_launch = false;
-    bool gpu_direct_rdma_with_vmm = false; ///< without it NCCL offers no GIN at all
+    int gpu_direct_rdma_with_vmm = -1;     ///< 1 yes, 0 no (then NCCL offers no GIN), -1 unknown
 
     std::string text() const;
 };

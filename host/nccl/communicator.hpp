@@ -12,7 +12,8 @@
 
 namespace gimlet {
 
-enum class GinType { none, proxy, gdaki, gpi };
+/// GIN backend. `other` = one that this library does not know by name; it serves all the same.
+enum class GinType { none, proxy, gdaki, gpi, other };
 const char* gin_type_name(GinType type) noexcept;
 
 /// What NCCL says about a communicator.

@@ -47,7 +47,8 @@ struct DoctorFacts {
 /// Local. Facts that need no communicator; never raises for a sick machine, that becomes a finding.
 DoctorFacts collect_doctor_facts();
 
-/// Fills `facts.findings` from everything else in `facts`. Pure.
+/// Adds to `facts.findings` what follows from everything else in `facts`. Pure. After setting `topology`,
+/// clear the findings and call it again.
 void diagnose(DoctorFacts* facts);
 
 }  // namespace gimlet

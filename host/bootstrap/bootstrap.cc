@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "host/bootstrap/bootstrap.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "host/base/checked_math.hpp"
+#include "host/base/hash.hpp"
+#include "host/base/log.hpp"
+#include "host/base/text.hpp"
+
+namespace gimlet {
+
+namespace {
+
+constexpr std::size_t kMessageBytes = 256;
+
+/// Index of the value that most ranks have; on a tie the one that the lowest rank has.
+std::size_t majority_rank(const std::vector<std::string>& values) {
+    std::map<std::string_view, int> votes;
+    for (const std::string& value : values) ++votes[value];
+    std::size_t best = 0;
+    for (std::size_t r = 1; r < values.size(); ++r) {
+        if (votes[values[r]] > votes[values[best]]) best = r;
+    }
+    return best;
+}
+
+/// "window bytes: rank 2 has '4096', rank 5 has '1'; ranks 0-1, 3-4 have '8192'"; empty if all agree.
+std::string describe_difference(std::string_view field, const std::vector<std::string>& values) {
+    const std::string& right = values[majority_rank(values)];
+    std::vector<int> agreeing;
+    std::string differing;
+    for (std::size_t r = 0; r < values.size(); ++r) {
+        if (values[r] == right) {
+            agreeing.push_back(static_cast<int>(r));
+        } else {
+            differing += fmt::format("{}rank {} has '{}'", differing.empty() ? "" : ", ", r, values[r]);
+        }
+    }
+    if (differing.empty()) return "";
+    return fmt::format("{}: {}; {} {} '{}'", field, differing, agreeing.size() == 1 ? "rank" : "ranks",
+                       format_ranks(agreeing) + (agreeing.size() == 1 ? " has" : " have"), right);
+}
+
+// Length-prefixed, so that any byte may appear in a name or value.
+void append_part(std::string* packed, std::string_view part) {
+    const std::uint64_t length = part.size();
+    packed->append(reinterpret_cast<const char*>(&length), sizeof(length));
+    packed->append(part);
+}
+
+std::vector<std::string> unpack_parts(std::string_view packed) {
+    std::vector<std::string> parts;
+    while (packed.size() >= sizeof(std::uint64_t)) {
+        std::uint64_t length = 0;
+        std::memcpy(&length, packed.data(), sizeof(length));
+        packed.remove_prefix(sizeof(length));
+        parts.emplace_back(packed.substr(0, length));
+        packed.remove_prefix(std::min<std::size_t>(length, packed.size()));
+    }
+    return parts;
+}
+
+}  // namespace
+
+Bootstrap::Bootstrap(int rank, int size) : rank_(rank), size_(size) {
+    if (size < 1) {
+        raise(ErrorCode::invalid_argument, rank, "bootstrap: {} ranks, must be at least 1", size);
+    }
+    if (rank < 0 || rank >= size) {
+        raise(ErrorCode::invalid_argument, rank, "bootstrap: rank {} is outside 0..{}", rank, size - 1);
+    }
+}
+
+std::vector<std::byte> Bootstrap::all_gather(const void* send, std::size_t bytes) {
+    std::vector<std::byte> all(
+        checked_mul(bytes, static_cast<std::size_t>(size_), "all-gather bytes", rank_));
+    all_gather(send, bytes, all.data());
+    return all;
+}
+
+std::vector<std::string> Bootstrap::all_gather_texts(std::string_view text) {
+    const std::vector<std::uint64_t> lengths = all_gather_values<std::uint64_t>(text.size());
+    const std::uint64_t longest = *std::max_element(lengths.begin(), lengths.end());
+    std::string padded(text);
+    padded.resize(longest);
+    const std::vector<std::byte> all = all_gather(padded.data(), longest);
+    std::vector<std::string> texts;
+    for (std::size_t r = 0; r < lengths.size(); ++r) {
+        texts.emplace_back(reinterpret_cast<const char*>(all.data()) + r * longest, lengths[r]);
+    }
+    return texts;
+}
+
+void Bootstrap::broadcast(void* data, std::size_t bytes, int root) {
+    if (root < 0 || root >= size_) {
+        raise(ErrorCode::invalid_argument, rank_, "broadcast: root {} is outside 0..{}", root, size_ - 1);
+    }
+    // One all-gather is wasteful and simple; set-up data is small.
+    const std::vector<std::byte> all = all_gather(data, bytes);
+    if (bytes > 0) std::memcpy(data, all.data() + static_cast<std::size_t>(root) * bytes, bytes);
+}
+
+void check_agreement(Bootstrap& bootstrap, std::string_view subject,
+                     const std::vector<AgreementField>& fields) {
+    std::string packed;
+    for (const AgreementField& field : fields) {
+        append_part(&packed, field.name);
+        append_part(&packed, field.value);
+    }
+    const std::vector<std::string> all = bootstrap.all_gather_texts(packed);
+    if (std::all_of(all.begin(), all.end(), [&](const std::string& one) { return one == all[0]; })) {
+        return;
+    }
+    std::vector<std::vector<std::string>> parts;
+    std::size_t longest = 0;
+    for (const std::string& one : all) {
+        parts.push_back(unpack_parts(one));
+        longest = std::max(longest, parts.back().size());
+    }
+    for (std::size_t i = 0; i < longest; ++i) {
+        std::vector<std::string> values;
+        for (const auto& one : parts) values.push_back(i < one.size() ? one[i] : "(missing)");
+        const bool is_name = i % 2 == 0;
+        const std::string& name = parts[majority_rank(all)].size() > i
+                                      ? parts[majority_rank(all)][i - i % 2]
+                                      : values[majority_rank(values)];
+        const std::string difference = describe_difference(is_name ? "field name" : name, values);
+        if (difference.empty()) continue;
+        raise(ErrorCode::config_mismatch, bootstrap.rank(),
+              "{}: ranks disagree in {}; give every rank the same value", subject, difference);
+    }
+}
+
+void check_agreement(Bootstrap& bootstrap, std::string_view subject, const void* data,
+                     std::size_t bytes) {
+    check_agreement(bootstrap, subject,
+                    {{"size in bytes", fmt::format("{}", bytes)},
+                     {"content hash", fmt::format("{:016x}", hash_bytes(data, bytes))}});
+}
+
+void check_all_succeeded(Bootstrap& bootstrap, std::string_view what,
+                         const std::exception_ptr& failure) {
+    struct Outcome {
+        std::int32_t failed = 0;
+        char message[kMessageBytes] = {};
+    };
+    Outcome mine;
+    if (failure) {
+        mine.failed = 1;
+        try {
+            std::rethrow_exception(failure);
+        } catch (const Error& error) {
+            const std::string text =
+                fmt::format("{}: {}", error_code_name(error.code()), error.message());
+            text.copy(mine.message, kMessageBytes - 1);
+        } catch (const std::exception& error) {
+            std::string_view(error.what()).copy(mine.message, kMessageBytes - 1);
+        }
+    }
+    std::vector<Outcome> all;
+    try {
+        all = bootstrap.all_gather_values(mine);
+    } catch (const Error&) {
+        // The cause is what this rank's caller must see, not that it could not be told to others.
+        if (failure) std::rethrow_exception(failure);
+        throw;
+    }
+    if (failure) std::rethrow_exception(failure);
+    std::vector<int> failed;
+    for (std::size_t r = 0; r < all.size(); ++r) {
+        if (all[r].failed != 0) failed.push_back(static_cast<int>(r));
+    }
+    if (failed.empty()) return;
+    raise(ErrorCode::peer_failed, bootstrap.rank(), "{} failed on {} {}; rank {} says: {}", what,
+          failed.size() == 1 ? "rank" : "ranks", format_ranks(failed), failed[0],
+          all[static_cast<std::size_t>(failed[0])].message);
+}
+
+}  // namespace gimlet

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "host/bootstrap/thread_bootstrap.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "host/base/checked_math.hpp"
+#include "host/base/env.hpp"
+#include "host/base/text.hpp"
+
+namespace gimlet {
+
+namespace {
+using Clock = std::chrono::steady_clock;
+}  // namespace
+
+// One all-gather at a time. A round has two halves: everybody brings a part; everybody takes all
+// parts. The next round may begin when the last has taken.
+struct ThreadGroup::State {
+    int size = 0;
+    ThreadGroupOptions options;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<bool> member_given;
+    std::vector<bool> arrived;
+    int arrived_count = 0;
+    int to_take = 0;  // ranks that have not yet taken the finished round
+    std::uint64_t rounds_finished = 0;
+    std::size_t part_bytes = 0;
+    std::vector<std::byte> parts;
+    std::optional<std::string> failure;
+    ErrorCode failure_code = ErrorCode::peer_failed;
+    std::map<std::pair<std::uint64_t, int>, std::shared_ptr<ThreadGroup>> children;
+
+    void fail(ErrorCode code, const std::string& reason) {
+        if (!failure) {
+            failure = reason;
+            failure_code = code;
+        }
+        changed.notify_all();
+    }
+
+    [[noreturn]] void raise_failure(int rank) { raise_text(failure_code, rank, *failure); }
+
+    /// Waits, with the lock held, until `ready`; on a deadline or an abort it fails the whole group.
+    template <typename Ready>
+    void wait(std::unique_lock<std::mutex>& lock, int rank, const Ready& ready);
+
+    std::string missing_ranks() const {
+        std::vector<int> missing;
+        for (int r = 0; r < size; ++r) {
+            if (!arrived[static_cast<std::size_t>(r)]) missing.push_back(r);
+        }
+        return format_ranks(missing);
+    }
+};
+
+template <typename Ready>
+void ThreadGroup::State::wait(std::unique_lock<std::mutex>& lock, int rank, const Ready& ready) {
+    const auto deadline = Clock::now() + std::chrono::nanoseconds(options.timeout_ns);
+    const auto done = [&] { return failure.has_value() || ready(); };
+    while (!done()) {
+        if (options.idle) {
+            lock.unlock();
+            options.idle();
+            lock.lock();
+        } else {
+            changed.wait_until(lock, deadline, done);
+        }
+        if (!done() && Clock::now() >= deadline) {
+            fail(ErrorCode::timeout,
+                 fmt::format("bootstrap of {} threads: rank(s) {} did not come within {}; they may have "
+                             "failed or called in another order (GIMLET_BOOTSTRAP_TIMEOUT_MS raises the "
+                             "limit)",
+                             size, missing_ranks(), format_duration_ns(options.timeout_ns)));
+        }
+    }
+    // A rank that can still finish its round does so; the failure meets it in the next one.
+    if (!ready()) raise_failure(rank);
+}
+
+class ThreadBootstrap final : public Bootstrap {
+  public:
+    ThreadBootstrap(std::shared_ptr<ThreadGroup> group, int rank)
+        : Bootstrap(rank, group->size()), group_(std::move(group)) {}
+
+    using Bootstrap::all_gather;
+
+    void all_gather(const void* send, std::size_t bytes, void* receive) override {
+        ThreadGroup::State& state = *group_->state_;
+        std::unique_lock lock(state.mutex);
+        if (state.failure) state.raise_failure(rank());
+        state.wait(lock, rank(), [&] { return state.to_take == 0; });
+        bring(state, send, bytes);
+        const std::uint64_t round = state.rounds_finished;
+        if (state.arrived_count == state.size) {
+            state.arrived_count = 0;
+            state.arrived.assign(state.arrived.size(), false);
+            state.to_take = state.size;
+            ++state.rounds_finished;
+            state.changed.notify_all();
+        } else {
+            state.wait(lock, rank(), [&] { return state.rounds_finished > round; });
+        }
+        if (!state.parts.empty()) std::memcpy(receive, state.parts.data(), state.parts.size());
+        if (--state.to_take == 0) state.changed.notify_all();
+    }
+
+    void barrier() override {
+        const std::byte one{1};
+        (void)Bootstrap::all_gather(&one, 1);
+    }
+
+    std::unique_ptr<Bootstrap> split(int color, int key) override;
+
+  private:
+    void bring(ThreadGroup::State& state, const void* send, std::size_t bytes) {
+        if (state.arrived_count == 0) {
+            state.part_bytes = bytes;
+            state.parts.assign(
+                checked_mul(bytes, static_cast<std::size_t>(size()), "all-gather bytes", rank()),
+                std::byte{0});
+        } else if (bytes != state.part_bytes) {
+            const std::string reason = fmt::format(
+                "all-gather: rank {} brought {} B, others {} B; ranks must make the same calls in the "
+                "same order",
+                rank(), bytes, state.part_bytes);
+            state.fail(ErrorCode::config_mismatch, reason);
+            state.raise_failure(rank());
+        }
+        if (bytes > 0) {
+            std::memcpy(state.parts.data() + static_cast<std::size_t>(rank()) * bytes, send, bytes);
+        }
+        state.arrived[static_cast<std::size_t>(rank())] = true;
+        ++state.arrived_count;
+    }
+
+    std::shared_ptr<ThreadGroup> group_;
+    std::uint64_t split_count_ = 0;
+};
+
+std::unique_ptr<Bootstrap> ThreadBootstrap::split(int color, int key) {
+    if (color < 0 && color != kNoColor) {
+        raise(ErrorCode::invalid_argument, rank(), "split: color {} is below 0 and not kNoColor", color);
+    }
+    struct Choice {
+        int color;
+        int key;
+    };
+    const auto all = all_gather_values(Choice{color, key});
+    const std::uint64_t generation = split_count_++;
+    std::unique_ptr<Bootstrap> child;
+    if (color != kNoColor) {
+        std::vector<std::tuple<int, int>> order;  // (key, parent rank)
+        for (int r = 0; r < size(); ++r) {
+            const Choice& choice = all[static_cast<std::size_t>(r)];
+            if (choice.color == color) order.emplace_back(choice.key, r);
+        }
+        std::sort(order.begin(), order.end());
+        const auto me = std::find(order.begin(), order.end(), std::tuple(key, rank()));
+        std::shared_ptr<ThreadGroup> group;
+        {
+            ThreadGroup::State& state = *group_->state_;
+            const std::lock_guard lock(state.mutex);
+            auto& entry = state.children[{generation, color}];
+            if (entry == nullptr) {
+                entry = ThreadGroup::create(static_cast<int>(order.size()), state.options);
+            }
+            group = entry;
+        }
+        child = group->member(static_cast<int>(me - order.begin()));
+    }
+    // After this nobody looks the children up any more: the members keep them alive.
+    barrier();
+    const std::lock_guard lock(group_->state_->mutex);
+    group_->state_->children.erase({generation, color});
+    return child;
+}
+
+ThreadGroup::ThreadGroup(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+ThreadGroup::~ThreadGroup() = default;
+
+std::shared_ptr<ThreadGroup> ThreadGroup::create(int size, ThreadGroupOptions options) {
+    if (size < 1) {
+        raise(ErrorCode::invalid_argument, kNoRank, "thread group: {} ranks, must be at least 1", size);
+    }
+    auto state = std::make_unique<State>();
+    state->size = size;
+    state->options = std::move(options);
+    if (state->options.timeout_ns == 0) {
+        state->options.timeout_ns =
+            static_cast<std::uint64_t>(env_int(EnvVar::bootstrap_timeout_ms)) * 1'000'000;
+    }
+    state->member_given.resize(static_cast<std::size_t>(size), false);
+    state->arrived.resize(static_cast<std::size_t>(size), false);
+    return std::shared_ptr<ThreadGroup>(new ThreadGroup(std::move(state)));
+}
+
+int ThreadGroup::size() const noexcept { return state_->size; }
+
+std::unique_ptr<Bootstrap> ThreadGroup::member(int rank) {
+    auto bootstrap = std::make_unique<ThreadBootstrap>(shared_from_this(), rank);
+    const std::lock_guard lock(state_->mutex);
+    if (state_->member_given[static_cast<std::size_t>(rank)]) {
+        raise(ErrorCode::invalid_usage, rank, "thread group: rank {} has its member already", rank);
+    }
+    state_->member_given[static_cast<std::size_t>(rank)] = true;
+    return bootstrap;
+}
+
+void ThreadGroup::abort(const std::string& reason) {
+    const std::lock_guard lock(state_->mutex);
+    state_->fail(ErrorCode::peer_failed, "bootstrap was aborted: " + reason);
+}
+
+}  // namespace gimlet
