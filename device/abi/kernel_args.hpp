@@ -67,7 +67,7 @@ struct ExchangeArgs {
 /// Device memory of one Routing: what a dispatch decided, and combine or a cached dispatch reuses.
 struct RoutingView {
     SlotRef* slots;         ///< [max_tokens][K]
-    std::int32_t* home;     ///< [max_tokens][K] row in home_rows / send_rows of a GIN destination, else -1
+    HomeRef* home;          ///< [max_tokens][K]
     std::int32_t* counts;   ///< [R][count_row_words]: word 0 tokens, then rank counts, then expert counts
     StepCounts* step;       ///< StepCounts followed by its arrays, see StepCountsLayout
 };

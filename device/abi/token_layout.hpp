@@ -45,4 +45,11 @@ struct SlotRef {
 };
 static_assert(sizeof(SlotRef) == 8);
 
+/// Where a row of a GIN destination waits on this rank: on its way out (send_rows) and on its way back (home_rows).
+struct HomeRef {
+    std::int32_t row;    ///< row in send_rows and home_rows, -1 = destination reached by loads and stores
+    std::int32_t chunk;  ///< chunk of consecutive rows it travels in, counted over all GIN destinations
+};
+static_assert(sizeof(HomeRef) == 8);
+
 }  // namespace gimlet

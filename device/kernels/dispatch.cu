@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/kernels/dispatch_copy.hpp"
+#include "device/kernels/launch.hpp"
+#include "device/kernels/launch_detail.hpp"
+
+namespace gimlet {
+namespace device {
+namespace {
+
+/// Zeroes the shared counters, readies the copy ring. Ends with a block barrier.
+GIMLET_DEVICE void set_up(const DispatchContext& ctx) {
+    const std::int32_t rings = ctx.exchange.shape.copy_warps * ctx.exchange.shape.slots_per_warp;
+    for (std::int32_t i = thread_index(); i < rings; i += block_threads()) mbarrier_init(ctx.mbarriers + i, 1);
+    if (thread_index() == 0) {
+        *ctx.verdict = 0;
+        mbarrier_init_fence();
+    }
+    const std::int32_t words = ctx.peers.shape.block_row_words();
+    for (std::int32_t i = thread_index(); i < words; i += block_threads()) ctx.block_counts[i] = 0;
+    const std::int32_t cells = ctx.exchange.shape.count_warps * ctx.key_total_count();
+    for (std::int32_t i = thread_index(); i < cells; i += block_threads()) ctx.warp_keys[i] = 0;
+    fill_peer_bases(ctx);
+    block_sync();
+}
+
+/// Counts, exchanges counts, computes slots. Block-uniform: false = the step failed, nothing may be sent.
+GIMLET_DEVICE bool find_slots(const DispatchContext& ctx) {
+    const bool fresh = ctx.args.mode == RoutingMode::fresh;
+    if (fresh) count_tokens(ctx);
+    send_count_rows(ctx);
+    if (fresh && !start_ordinals(ctx)) return false;
+    if (!wait_for_counts(ctx)) return false;
+    if (!build_key_tables(ctx)) return false;
+    if (fresh) assign_slots(ctx);
+    record_step(ctx);
+    block_sync();
+    return !block_any(ctx.poisoned());
+}
+
+/// Last block of the grid, all threads: tells every peer that this rank's rows of the step are complete.
+/// Before: all blocks' writes happen-before (acq_rel on the finished counter, then a block barrier).
+GIMLET_DEVICE void announce_rows(const DispatchContext& ctx) {
+    const std::int32_t contexts = ctx.contexts().data_context_count();
+    for (std::int32_t peer = thread_index(); peer < ctx.peers.rank_count; peer += block_threads()) {
+        if (!is_lsa_peer(ctx.peers, peer)) continue;
+        auto* words = reinterpret_cast<std::uint64_t*>(
+            peer_pointer(ctx.peers, peer, ctx.peers.layout.dispatch_arrival));
+        store_release<Scope::system>(words + ctx.peers.rank, ctx.epoch);
+    }
+    if (!ctx.has_gin_peers()) return;
+    // A strong signal covers one (context, peer): every context that may have carried rows rings once. It also rings
+    // the doorbell of whatever is still queued there.
+    for (std::int32_t i = thread_index(); i < ctx.peers.rank_count * contexts; i += block_threads()) {
+        const std::int32_t peer = i / contexts;
+        if (is_lsa_peer(ctx.peers, peer)) continue;
+        const ncclGin gin = gin_context(ctx.peers, ctx.contexts().data_context(i % contexts));
+        gin.signal(world_team(ctx.peers), peer,
+                   ncclGin_StrongSignalInc{ctx.signals().dispatch_arrival(ctx.peers.rank)});
+    }
+}
+
+/// Last block, all threads: waits until the rows of every source have landed here. Block-uniform verdict.
+GIMLET_DEVICE bool await_rows(const DispatchContext& ctx) {
+    const WaitScope scope = ctx.wait_scope(Primitive::dispatch_arrival);
+    const auto* arrival =
+        reinterpret_cast<const std::uint64_t*>(ctx.peers.local + ctx.peers.layout.dispatch_arrival);
+    bool good = true;
+    for (std::int32_t source = thread_index(); source < ctx.peers.rank_count; source += block_threads()) {
+        if (!is_lsa_peer(ctx.peers, source)) continue;
+        const WaitStatus status =
+            wait_until(scope, WaitTarget{source, -1, ctx.epoch}, [&](std::uint64_t& seen) {
+                seen = load_acquire<Scope::system>(arrival + source);
+                return static_cast<std::int64_t>(seen - ctx.epoch) >= 0;
+            });
+        good = good && status == WaitStatus::ok;
+    }
+    if (!ctx.has_gin_peers()) return block_all(good);
+    const SignalShadow shadow(ctx.peers);
+    const std::int32_t contexts = ctx.contexts().data_context_count();
+    for (std::int32_t i = thread_index(); i < ctx.peers.rank_count * contexts; i += block_threads()) {
+        const std::int32_t source = i / contexts;
+        if (is_lsa_peer(ctx.peers, source)) continue;
+        const std::int32_t context = ctx.contexts().data_context(i % contexts);
+        const WaitStatus status =
+            shadow.wait_meet(scope, source, context, ctx.signals().dispatch_arrival(source), 1);
+        good = good && status == WaitStatus::ok;
+    }
+    return block_all(good);
+}
+
+/// Last block: advances the shadows of this step's signals and frees the send buffers (flush = sources reusable).
+GIMLET_DEVICE void settle_gin(const DispatchContext& ctx) {
+    if (!ctx.has_gin_peers()) return;
+    const SignalShadow shadow(ctx.peers);
+    const std::int32_t contexts = ctx.contexts().data_context_count();
+    for (std::int32_t i = thread_index(); i < ctx.peers.rank_count * (contexts + 1); i += block_threads()) {
+        const std::int32_t source = i / (contexts + 1);
+        if (is_lsa_peer(ctx.peers, source)) continue;
+        const std::int32_t which = i % (contexts + 1);
+        if (which == contexts) {
+            shadow.advance(ctx.contexts().notify_context(), ctx.signals().count_row(source), 1);
+        } else {
+            shadow.advance(ctx.contexts().data_context(which), ctx.signals().dispatch_arrival(source), 1);
+        }
+    }
+    for (std::int32_t context = warp_index(); context < ctx.peers.gin_context_count; context += warp_count()) {
+        const ncclGin gin = gin_context(ctx.peers, context);
+        gin.flush(ncclCoopWarp());
+    }
+}
+
+/// All threads of every block. The last block to come announces, waits and closes the step.
+GIMLET_DEVICE void finish(const DispatchContext& ctx) {
+    block_sync();
+    if (thread_index() == 0) {
+        const auto last = static_cast<std::uint32_t>(block_count()) - 1u;
+        *ctx.verdict = fetch_inc_wrap_acq_rel<Scope::gpu>(&ctx.epochs->dispatch_finished, last) == last ? 1u : 0u;
+    }
+    block_sync();
+    if (*ctx.verdict == 0) return;
+    if (!block_any(ctx.poisoned())) {
+        announce_rows(ctx);
+        if (await_rows(ctx)) settle_gin(ctx);
+    }
+    block_sync();
+    if (thread_index() == 0) store_relaxed<Scope::gpu>(&ctx.epochs->dispatch, ctx.epoch);
+}
+
+GIMLET_GLOBAL void dispatch_kernel(const DispatchArgs args) {
+    const DispatchContext ctx(args);
+    set_up(ctx);
+    start_loads(ctx);
+    if (find_slots(ctx)) {
+        if (warp_index() < ctx.exchange.shape.copy_warps) {
+            copy_rows(ctx);
+        } else {
+            write_records(ctx);
+        }
+        fill_gaps(ctx);
+    } else {
+        abandon_loads(ctx);
+    }
+    finish(ctx);
+}
+
+}  // namespace
+}  // namespace device
+
+std::uint32_t dispatch_shared_bytes(const ExchangeArgs& exchange, const KernelShape& shape) {
+    return DispatchSharedLayout::build(shape, exchange.peers.rank_count, exchange.experts.expert_count,
+                                       exchange.layout)
+        .total_bytes;
+}
+
+cudaError_t prepare_dispatch() {
+    return raise_shared_limit(device::dispatch_kernel);
+}
+
+cudaError_t launch_dispatch(const DispatchArgs& args, cudaStream_t stream) {
+    return launch(device::dispatch_kernel, args.exchange.shape, stream, args);
+}
+
+}  // namespace gimlet

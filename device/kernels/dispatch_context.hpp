@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/channel/context_map.hpp"
+#include "device/core/bulk.hpp"
+#include "device/core/group.hpp"
+#include "device/core/memory.hpp"
+#include "device/core/peer.hpp"
+#include "device/core/wait.hpp"
+#include "device/kernels/dispatch_shared.hpp"
+
+namespace gimlet::device {
+
+/// Header word of a count row: what kind of step the sender is in, and whether it refused its input.
+enum class StepHeader : std::uint32_t { fresh = 0, cached = 1, refused = 2 };
+
+/// Tagged words carry their epoch's low half beside a 32-bit value, so that one relaxed 8-byte store is both data and
+/// flag, and no word is ever reset.
+GIMLET_DEVICE std::uint64_t tagged(std::uint64_t epoch, std::uint32_t value) {
+    return epoch << 32 | value;
+}
+GIMLET_DEVICE bool has_tag(std::uint64_t word, std::uint64_t epoch) {
+    return static_cast<std::uint32_t>(word >> 32) == static_cast<std::uint32_t>(epoch);
+}
+
+/// One block's view of a running dispatch: its pointers into shared memory, its tokens, its epoch.
+struct DispatchContext {
+    const DispatchArgs& args;
+    const ExchangeArgs& exchange;
+    const PeerHandles& peers;
+    std::byte* slots;
+    Mbarrier* mbarriers;
+    std::uint64_t* peer_base;
+    std::int32_t* key_base;
+    std::int32_t* key_count;
+    std::int32_t* key_send;
+    std::int32_t* key_chunk;
+    std::int32_t* key_total;
+    std::int32_t* block_counts;
+    std::int32_t* warp_keys;
+    std::uint32_t* verdict;
+    EpochWords* epochs;
+    std::uint64_t epoch;
+    std::int32_t parity;
+    std::int32_t token_begin;  ///< this block's tokens: [token_begin, token_end)
+    std::int32_t token_end;
+
+    GIMLET_DEVICE explicit DispatchContext(const DispatchArgs& a)
+        : args(a), exchange(a.exchange), peers(a.exchange.peers) {
+        std::byte* shared = dynamic_shared_memory();
+        const auto layout = DispatchSharedLayout::build(exchange.shape, peers.rank_count,
+                                                        exchange.experts.expert_count, exchange.layout);
+        slots = shared + layout.slots;
+        mbarriers = reinterpret_cast<Mbarrier*>(shared + layout.mbarriers);
+        peer_base = reinterpret_cast<std::uint64_t*>(shared + layout.peer_base);
+        key_base = reinterpret_cast<std::int32_t*>(shared + layout.key_base);
+        key_count = reinterpret_cast<std::int32_t*>(shared + layout.key_count);
+        key_send = reinterpret_cast<std::int32_t*>(shared + layout.key_send);
+        key_chunk = reinterpret_cast<std::int32_t*>(shared + layout.key_chunk);
+        key_total = reinterpret_cast<std::int32_t*>(shared + layout.key_total);
+        block_counts = reinterpret_cast<std::int32_t*>(shared + layout.block_counts);
+        warp_keys = reinterpret_cast<std::int32_t*>(shared + layout.warp_keys);
+        verdict = reinterpret_cast<std::uint32_t*>(shared + layout.verdict);
+        epochs = reinterpret_cast<EpochWords*>(peers.local + peers.layout.epochs);
+        epoch = epochs->dispatch + 1;
+        parity = static_cast<std::int32_t>(epoch % kBufferCount);
+        const std::int32_t blocks = block_count();
+        const std::int32_t per_block = (args.token_count + blocks - 1) / blocks;
+        const std::int32_t begin = block_index() * per_block;
+        token_begin = begin < args.token_count ? begin : args.token_count;
+        token_end = begin + per_block < args.token_count ? begin + per_block : args.token_count;
+        if (token_end < token_begin) token_end = token_begin;
+    }
+
+    GIMLET_DEVICE bool rank_major() const { return exchange.layout == Layout::rank_major; }
+    GIMLET_DEVICE std::int32_t key_total_count() const {
+        return rank_major() ? peers.rank_count : exchange.experts.expert_count;
+    }
+    GIMLET_DEVICE std::int32_t rank_of_key(std::int32_t key) const {
+        return rank_major() ? key : exchange.experts.rank_of(key);
+    }
+    /// Index of a key's count in a count row.
+    GIMLET_DEVICE std::int32_t key_word(std::int32_t key) const {
+        return rank_major() ? 1 + key : 1 + peers.rank_count + key;
+    }
+    GIMLET_DEVICE bool has_gin_peers() const {
+        return peers.gin_context_count > 0 && peers.lsa_size < peers.rank_count;
+    }
+    GIMLET_DEVICE SignalMap signals() const { return SignalMap{peers.rank_count}; }
+    GIMLET_DEVICE ContextMap contexts() const { return ContextMap{peers.gin_context_count}; }
+
+    /// Rows of source `s` in the count table of this epoch's parity.
+    GIMLET_DEVICE std::uint64_t count_row_offset(std::int32_t source) const {
+        const std::uint64_t row = static_cast<std::uint64_t>(parity) * peers.rank_count + source;
+        return peers.layout.count_rows + row * peers.shape.count_row_words() * 8u;
+    }
+    GIMLET_DEVICE const std::uint64_t* count_row(std::int32_t source) const {
+        return reinterpret_cast<const std::uint64_t*>(peers.local + count_row_offset(source));
+    }
+    /// A count of the step, after wait_for_counts: from the table (fresh) or from the routing (cached).
+    GIMLET_DEVICE std::int32_t count(std::int32_t source, std::int32_t word) const {
+        if (args.mode == RoutingMode::cached) {
+            return args.routing.counts[static_cast<std::int64_t>(source) * peers.shape.count_row_words() + word];
+        }
+        return static_cast<std::int32_t>(load_relaxed<Scope::system>(count_row(source) + word));
+    }
+
+    /// Choice `k` of `token`, -1 if masked. Out-of-range values are reported by count_tokens and read as masked here.
+    GIMLET_DEVICE std::int64_t raw_expert(std::int32_t token, std::int32_t k) const {
+        const std::int64_t at = static_cast<std::int64_t>(token) * exchange.topk + k;
+        if (args.index_type == IndexType::int64) return static_cast<const std::int64_t*>(args.expert_indices)[at];
+        return static_cast<const std::int32_t*>(args.expert_indices)[at];
+    }
+    GIMLET_DEVICE std::int32_t lane_expert(std::int32_t token, std::int32_t lane) const {
+        if (lane >= exchange.topk) return -1;
+        const std::int64_t expert = raw_expert(token, lane);
+        return expert >= 0 && expert < exchange.experts.expert_count ? static_cast<std::int32_t>(expert) : -1;
+    }
+
+    GIMLET_DEVICE WaitScope wait_scope(Primitive primitive) const {
+        return WaitScope{peers.deadline_ns, peers.error, &epochs->dispatch_poison, epoch, peers.rank,
+                         Tag::dispatch,     primitive};
+    }
+    /// Marks the step as failed: other blocks stop waiting and nobody announces the step's rows.
+    GIMLET_DEVICE void poison() const { store_relaxed<Scope::gpu>(&epochs->dispatch_poison, epoch); }
+    /// True once any block of this kernel has failed; block-uniform only behind a block barrier.
+    GIMLET_DEVICE bool poisoned() const {
+        return load_relaxed<Scope::gpu>(&epochs->dispatch_poison) == epoch;
+    }
+};
+
+/// What a warp knows of one token: per lane, the choice's expert and rank, and whether the lane's choice opens a row.
+struct TokenChoices {
+    std::int32_t expert;  ///< -1 = masked or lane >= K
+    std::int32_t rank;    ///< -1 = masked
+    std::int32_t key;     ///< key of the row this choice opens, -1 = none
+};
+
+/// Warp-uniform. rank_major: the lowest choice of each distinct rank opens the row; expert_major: every choice does.
+GIMLET_DEVICE TokenChoices token_choices(const DispatchContext& ctx, std::int32_t expert) {
+    TokenChoices out{expert, -1, -1};
+    if (expert >= 0) out.rank = ctx.exchange.experts.rank_of(expert);
+    if (ctx.rank_major()) {
+        const std::uint32_t same = __match_any_sync(0xffffffffu, out.rank);
+        const bool first = __ffs(static_cast<int>(same)) - 1 == lane_index();
+        out.key = expert >= 0 && first ? out.rank : -1;
+    } else {
+        out.key = expert;
+    }
+    return out;
+}
+
+}  // namespace gimlet::device

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/channel/aggregated_put.hpp"
+#include "device/kernels/dispatch_slots.hpp"
+
+// Phase 3: rows by bulk copies (copy warps), metadata records by ordinary stores (the other warps). Rows of GIN
+// destinations go to the send buffer; whoever completes a chunk puts it.
+namespace gimlet::device {
+
+/// Payload and record of a chunk row are written by different warps: each counts once.
+inline constexpr std::int32_t kWritersPerRow = 2;
+
+/// Counts one more writer of a row of a GIN destination; the one who completes the row's chunk puts it.
+/// One thread, after its writes of that row are complete (bulk: wait_group; stores: behind a warp barrier).
+/// The acq_rel count at gpu scope hands the other writers' bytes to the putter; the put itself releases to the NIC.
+GIMLET_DEVICE void count_send_row(const DispatchContext& ctx, std::int32_t key, std::int32_t home) {
+    const std::int32_t ordinal = home - ctx.key_send[key];
+    const std::int32_t chunk = ordinal / ctx.exchange.chunk_rows;
+    const std::int32_t first = chunk * ctx.exchange.chunk_rows;
+    const std::int32_t left = ctx.key_count[key] - first;
+    const std::int32_t rows = left < ctx.exchange.chunk_rows ? left : ctx.exchange.chunk_rows;
+    auto* counters = reinterpret_cast<std::uint32_t*>(ctx.peers.local + ctx.peers.layout.send_chunks);
+    std::uint32_t* counter = counters + ctx.key_chunk[key] + chunk;
+    const auto full = static_cast<std::uint32_t>(rows * kWritersPerRow);
+    if (fetch_inc_wrap_acq_rel<Scope::gpu>(counter, full - 1) != full - 1) return;
+
+    const std::int32_t peer = ctx.rank_of_key(key);
+    const ncclGin gin = gin_context(ctx.peers, ctx.contexts().data_context(ctx.key_chunk[key] + chunk));
+    const RegionOffsets& regions = ctx.exchange.regions;
+    const TokenLayout& token = ctx.exchange.token_layout;
+    const std::uint64_t from = static_cast<std::uint64_t>(ctx.key_send[key] + first);
+    const std::uint64_t to = static_cast<std::uint64_t>(ctx.key_base[key] + first);
+    AggregatedPut batch(gin, world_team(ctx.peers), peer, ctx.peers.window);
+    batch.put(regions.recv_rows[ctx.parity] + to * token.row_bytes, regions.send_rows + from * token.row_bytes,
+              static_cast<std::uint64_t>(rows) * token.row_bytes);
+    batch.put(regions.recv_meta[ctx.parity] + to * token.record_bytes(),
+              regions.send_meta + from * token.record_bytes(),
+              static_cast<std::uint64_t>(rows) * token.record_bytes());
+    batch.close();
+}
+
+/// One lane's share of a token: where its row and record go.
+struct LaneTarget {
+    std::byte* window;    ///< base of an LSA destination, else this rank's own (send buffer)
+    std::int32_t index;   ///< row index in recv_rows or send_rows
+    std::int32_t key;     ///< key of a GIN row, -1 for an LSA row or none
+    bool active;
+};
+
+/// Reads the routing of `token`; lanes below K. The key is looked up only for GIN rows.
+GIMLET_DEVICE LaneTarget lane_target(const DispatchContext& ctx, std::int32_t token) {
+    LaneTarget out{nullptr, -1, -1, false};
+    const std::int32_t lane = lane_index();
+    if (lane >= ctx.exchange.topk) return out;
+    const std::int64_t at = static_cast<std::int64_t>(token) * ctx.exchange.topk + lane;
+    const SlotRef ref = ctx.args.routing.slots[at];
+    if (ref.rank < 0) return out;
+    out.active = true;
+    const std::uint64_t base = ctx.peer_base[ref.rank];
+    if (base != 0) {
+        out.window = reinterpret_cast<std::byte*>(base);
+        out.index = ref.slot;
+        return out;
+    }
+    out.window = ctx.peers.local;
+    out.index = ctx.args.routing.home[at].row;
+    out.key = ctx.rank_major() ? ref.rank : ctx.lane_expert(token, lane);
+    return out;
+}
+
+/// A copy warp's sequence of (token, piece) units over its share of the block's tokens.
+struct CopyUnits {
+    std::int32_t first_token;
+    std::int32_t stride;
+    std::int32_t pieces;
+    std::int32_t count;
+    std::uint32_t row_bytes;
+    std::uint32_t piece_bytes;
+
+    GIMLET_DEVICE explicit CopyUnits(const DispatchContext& ctx) {
+        const KernelShape& shape = ctx.exchange.shape;
+        row_bytes = ctx.exchange.token_layout.row_bytes;
+        piece_bytes = shape.slot_bytes;
+        pieces = static_cast<std::int32_t>((row_bytes + piece_bytes - 1) / piece_bytes);
+        first_token = ctx.token_begin + warp_index();
+        stride = shape.copy_warps;
+        const std::int32_t span = ctx.token_end - first_token;
+        count = span > 0 ? (span + stride - 1) / stride * pieces : 0;
+    }
+    GIMLET_DEVICE std::int32_t token(std::int32_t unit) const { return first_token + unit / pieces * stride; }
+    GIMLET_DEVICE std::uint32_t offset(std::int32_t unit) const {
+        return static_cast<std::uint32_t>(unit % pieces) * piece_bytes;
+    }
+    GIMLET_DEVICE std::uint32_t bytes(std::int32_t unit) const {
+        const std::uint32_t left = row_bytes - offset(unit);
+        return left < piece_bytes ? left : piece_bytes;
+    }
+    GIMLET_DEVICE bool last_piece(std::int32_t unit) const { return unit % pieces == pieces - 1; }
+};
+
+/// The warp's ring of row slots.
+struct CopyRing {
+    std::byte* slots;
+    Mbarrier* barriers;
+    std::int32_t depth;
+    std::uint32_t slot_bytes;
+
+    GIMLET_DEVICE explicit CopyRing(const DispatchContext& ctx) {
+        const KernelShape& shape = ctx.exchange.shape;
+        depth = shape.slots_per_warp;
+        slot_bytes = shape.slot_bytes;
+        slots = ctx.slots + static_cast<std::uint64_t>(warp_index() * depth) * slot_bytes;
+        barriers = ctx.mbarriers + warp_index() * depth;
+    }
+    GIMLET_DEVICE std::byte* slot(std::int32_t unit) const {
+        return slots + static_cast<std::uint64_t>(unit % depth) * slot_bytes;
+    }
+};
+
+/// Lane 0 starts the bulk load of one unit. The slot must be free: its earlier stores have been read.
+GIMLET_DEVICE void load_unit(const DispatchContext& ctx, const CopyUnits& units, const CopyRing& ring,
+                             std::int32_t unit) {
+    if (lane_index() != 0 || unit >= units.count) return;
+    Mbarrier* barrier = ring.barriers + unit % ring.depth;
+    const std::byte* row = ctx.args.rows + static_cast<std::int64_t>(units.token(unit)) * units.row_bytes;
+    mbarrier_arrive_expect_tx(barrier, units.bytes(unit));
+    bulk_load(ring.slot(unit), row + units.offset(unit), units.bytes(unit), barrier);
+}
+
+/// The first loads need no slots and no peers: they start before the counts are exchanged.
+GIMLET_DEVICE void start_loads(const DispatchContext& ctx) {
+    if (warp_index() >= ctx.exchange.shape.copy_warps) return;
+    const CopyUnits units(ctx);
+    const CopyRing ring(ctx);
+    for (std::int32_t unit = 0; unit < ring.depth; ++unit) load_unit(ctx, units, ring, unit);
+}
+
+/// Drains loads that start_loads began when the step fails before its copy phase: shared memory must not be written
+/// after the block has left.
+GIMLET_DEVICE void abandon_loads(const DispatchContext& ctx) {
+    if (warp_index() >= ctx.exchange.shape.copy_warps) return;
+    const CopyUnits units(ctx);
+    const CopyRing ring(ctx);
+    for (std::int32_t unit = 0; unit < ring.depth && unit < units.count; ++unit) {
+        mbarrier_wait(ring.barriers + unit, 0);
+    }
+}
+
+/// Copy warps: rows from the caller's tensor to their final slots (or to the send buffer). On return all stores of the
+/// calling thread are complete, not only read.
+GIMLET_DEVICE void copy_rows(const DispatchContext& ctx) {
+    const CopyUnits units(ctx);
+    const CopyRing ring(ctx);
+    const RegionOffsets& regions = ctx.exchange.regions;
+    const bool gin_peers = ctx.has_gin_peers();
+    LaneTarget target{};
+    LaneTarget previous{};
+    LaneTarget next = units.count > 0 ? lane_target(ctx, units.token(0)) : LaneTarget{};
+    for (std::int32_t unit = 0; unit < units.count; ++unit) {
+        if (unit % units.pieces == 0) {
+            previous = target;
+            target = next;
+            if (unit + units.pieces < units.count) next = lane_target(ctx, units.token(unit + units.pieces));
+        }
+        mbarrier_wait(ring.barriers + unit % ring.depth, static_cast<std::uint32_t>(unit / ring.depth) & 1u);
+        if (target.active) {
+            const std::uint64_t region = target.key < 0 ? regions.recv_rows[ctx.parity] : regions.send_rows;
+            std::byte* row = target.window + region + static_cast<std::uint64_t>(target.index) * units.row_bytes;
+            bulk_store(row + units.offset(unit), ring.slot(unit), units.bytes(unit));
+        }
+        bulk_commit();
+        // All groups but the newest are done: the unit before this one has left its slot.
+        if (gin_peers) {
+            bulk_wait<1>();
+            const bool row_done = unit % units.pieces == 0 && unit > 0;
+            if (row_done && previous.active && previous.key >= 0) {
+                fence_proxy_async();
+                count_send_row(ctx, previous.key, previous.index);
+            }
+        } else {
+            bulk_wait_read<1>();
+        }
+        warp_sync();
+        if (unit > 0) load_unit(ctx, units, ring, unit - 1 + ring.depth);
+    }
+    bulk_wait<0>();
+    fence_proxy_async();
+    if (gin_peers && target.active && target.key >= 0) count_send_row(ctx, target.key, target.index);
+}
+
+/// Word `word` of the record that serves choice `choice` of `token` at `rank`.
+GIMLET_DEVICE std::uint32_t record_word(const DispatchContext& ctx, std::int32_t token, std::int32_t choice,
+                                        std::int32_t rank, std::uint32_t word) {
+    const TokenLayout& layout = ctx.exchange.token_layout;
+    if (word == layout.token_word()) return static_cast<std::uint32_t>(token);
+    if (word == layout.source_word()) return static_cast<std::uint32_t>(ctx.peers.rank);
+    if (word >= layout.used_words()) return 0;
+    if (word >= layout.scale_word()) {
+        const std::int64_t at = static_cast<std::int64_t>(token) * layout.scale_words + (word - layout.scale_word());
+        return ctx.args.scales[at];
+    }
+    const bool weight = word >= layout.weight_word();
+    auto k = static_cast<std::int32_t>(word - (weight ? layout.weight_word() : layout.index_word()));
+    if (!ctx.rank_major()) k = choice;
+    const std::int64_t at = static_cast<std::int64_t>(token) * ctx.exchange.topk + k;
+    if (weight) {
+        if (ctx.args.weights == nullptr) return 0;
+        return reinterpret_cast<const std::uint32_t*>(ctx.args.weights)[at];
+    }
+    if (!ctx.rank_major()) return static_cast<std::uint32_t>(k);
+    const std::int64_t expert = ctx.raw_expert(token, k);
+    const std::int32_t first = ctx.exchange.experts.first(rank);
+    const std::int64_t local = expert - first;
+    const bool here = expert >= 0 && local >= 0 && local < ctx.exchange.experts.local_count(rank);
+    return here ? static_cast<std::uint32_t>(local) : 0xffffffffu;
+}
+
+/// Metadata warps: the record of every row of this block's tokens.
+GIMLET_DEVICE void write_records(const DispatchContext& ctx) {
+    const std::int32_t copy_warps = ctx.exchange.shape.copy_warps;
+    const std::int32_t stride = warp_count() - copy_warps;
+    const RegionOffsets& regions = ctx.exchange.regions;
+    const TokenLayout& layout = ctx.exchange.token_layout;
+    for (std::int32_t token = ctx.token_begin + warp_index() - copy_warps; token < ctx.token_end; token += stride) {
+        const LaneTarget target = lane_target(ctx, token);
+        const std::int64_t at = static_cast<std::int64_t>(token) * ctx.exchange.topk + lane_index();
+        const std::int32_t rank = target.active ? ctx.args.routing.slots[at].rank : -1;
+        const std::uint64_t region = target.key < 0 ? regions.recv_meta[ctx.parity] : regions.send_meta;
+        const std::uint64_t mine = reinterpret_cast<std::uint64_t>(target.window) + region +
+                                   static_cast<std::uint64_t>(target.index) * layout.record_bytes();
+        for (std::uint32_t left = warp_ballot(target.active); left != 0; left &= left - 1) {
+            const std::int32_t choice = __ffs(static_cast<int>(left)) - 1;
+            auto* record = reinterpret_cast<std::uint32_t*>(shuffle(mine, choice));
+            const std::int32_t to = shuffle(rank, choice);
+            for (std::uint32_t word = lane_index(); word < layout.record_words(); word += kWarpSize) {
+                record[word] = record_word(ctx, token, choice, to, word);
+            }
+        }
+        warp_sync();
+        if (target.active && target.key >= 0) count_send_row(ctx, target.key, target.index);
+    }
+}
+
+/// expert_major: marks (and clears, if asked) the rows between an expert's last row and the next aligned start. These
+/// rows are local; peers never write them. Blocks take experts in turn.
+GIMLET_DEVICE void fill_gaps(const DispatchContext& ctx) {
+    if (ctx.rank_major() || ctx.exchange.expert_alignment <= 1) return;
+    const TokenLayout& layout = ctx.exchange.token_layout;
+    const std::int32_t first = ctx.exchange.experts.first(ctx.peers.rank);
+    std::int64_t start = 0;
+    for (std::int32_t i = 0; i < ctx.exchange.experts.local_count(ctx.peers.rank); ++i) {
+        const std::int64_t begin = start + ctx.key_total[first + i];
+        const std::int64_t alignment = ctx.exchange.expert_alignment;
+        start = (begin + alignment - 1) / alignment * alignment;
+        if (i % block_count() != block_index()) continue;
+        std::byte* meta = ctx.peers.local + ctx.exchange.regions.recv_meta[ctx.parity];
+        std::byte* rows = ctx.peers.local + ctx.exchange.regions.recv_rows[ctx.parity];
+        const std::int64_t words = (start - begin) * layout.record_words();
+        auto* record = reinterpret_cast<std::uint32_t*>(meta + begin * layout.record_bytes());
+        for (std::int64_t w = thread_index(); w < words; w += block_threads()) {
+            record[w] = w % layout.record_words() < 3 ? 0xffffffffu : 0u;
+        }
+        if (ctx.exchange.pad_fill != PadFill::zero) continue;
+        const std::int64_t vectors = (start - begin) * layout.row_bytes / 16;
+        auto* row = reinterpret_cast<Vec16*>(rows + begin * layout.row_bytes);
+        for (std::int64_t v = thread_index(); v < vectors; v += block_threads()) store_vec(row + v, Vec16{});
+    }
+}
+
+}  // namespace gimlet::device

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "device/abi/kernel_args.hpp"
+
+namespace gimlet {
+
+/// Byte offsets of everything the dispatch kernel keeps in dynamic shared memory. One function gives offsets and
+/// total, for the host's launch and for the device's pointers.
+///
+/// A key is what owns a contiguous range of final slots: the destination rank (rank_major) or the expert
+/// (expert_major).
+struct DispatchSharedLayout {
+    std::uint32_t slots;         ///< copy_warps * slots_per_warp row slots, 128-byte aligned
+    std::uint32_t mbarriers;     ///< u64 per slot
+    std::uint32_t peer_base;     ///< u64[R]: window base of an LSA peer, 0 for a GIN peer
+    std::uint32_t key_base;      ///< i32[keys]: final slot of this rank's first row of the key
+    std::uint32_t key_count;     ///< i32[keys]: this rank's rows of the key
+    std::uint32_t key_send;      ///< i32[keys]: first row in send_rows of a GIN key
+    std::uint32_t key_chunk;     ///< i32[keys]: first send-chunk counter of a GIN key
+    std::uint32_t key_total;     ///< i32[keys]: rows of the key from all sources
+    std::uint32_t block_counts;  ///< i32[R + E]: this block's tokens per rank, then per expert
+    std::uint32_t warp_keys;     ///< i32[count_warps][keys]: running ordinals
+    std::uint32_t verdict;       ///< u32: the block's fault state
+    std::uint32_t total_bytes;
+
+    static constexpr DispatchSharedLayout build(const KernelShape& shape, std::int32_t rank_count,
+                                                std::int32_t expert_count, Layout layout) {
+        DispatchSharedLayout out{};
+        std::uint32_t at = 0;
+        const auto place = [&at](std::uint32_t bytes) {
+            const std::uint32_t offset = at;
+            at = (at + bytes + 15u) / 16u * 16u;
+            return offset;
+        };
+        const auto ranks = static_cast<std::uint32_t>(rank_count);
+        const auto experts = static_cast<std::uint32_t>(expert_count);
+        const std::uint32_t keys = layout == Layout::rank_major ? ranks : experts;
+        const auto slot_count = static_cast<std::uint32_t>(shape.copy_warps * shape.slots_per_warp);
+        out.slots = place(slot_count * shape.slot_bytes);
+        out.mbarriers = place(slot_count * 8u);
+        out.peer_base = place(ranks * 8u);
+        out.key_base = place(keys * 4u);
+        out.key_count = place(keys * 4u);
+        out.key_send = place(keys * 4u);
+        out.key_chunk = place(keys * 4u);
+        out.key_total = place(keys * 4u);
+        out.block_counts = place((ranks + experts) * 4u);
+        out.warp_keys = place(static_cast<std::uint32_t>(shape.count_warps) * keys * 4u);
+        out.verdict = place(16u);
+        out.total_bytes = at;
+        return out;
+    }
+};
+
+}  // namespace gimlet
