@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "host/emulator/bulk.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "host/emulator/include/gimlet_emu_device.hpp"
+
+namespace gimlet::emu {
+namespace {
+
+constexpr uint32_t kGrain = 16;  // bytes; alignment and smallest piece of a bulk copy
+constexpr uint32_t kBarrierTag = 0x6d626172u;
+constexpr int64_t kTransactionBytesMax = (1 << 20) - 1;
+constexpr double kSpuriousMissChance = 0.125;
+
+uint64_t barrier_word(size_t index) { return (uint64_t{kBarrierTag} << 32) | index; }
+
+uint32_t piece_of(uint32_t left, double split_chance, Rng& rng) {
+    if (left <= kGrain || !rng.chance(split_chance)) return left;
+    return kGrain * static_cast<uint32_t>(1 + rng.below(left / kGrain));
+}
+
+std::string address_text(const void* address) {
+    char text[32];
+    std::snprintf(text, sizeof(text), "%p", address);
+    return text;
+}
+
+}  // namespace
+
+// ---- copies
+
+void BulkEngine::check_shared_range(DeviceTask& task, const void* address, uint32_t bytes,
+                                    const char* call) {
+    const auto* const at = static_cast<const std::byte*>(address);
+    const Cta& cta = *task.cta;
+    if (at < cta.shared || at + bytes > cta.shared + cta.shared_bytes) {
+        core_.engine().refuse(std::string(call) + ": " + address_text(address) + " + " +
+                              std::to_string(bytes) + " bytes is not within the " +
+                              std::to_string(cta.shared_bytes) +
+                              " bytes of this block's dynamic shared memory");
+    }
+}
+
+void BulkEngine::check_copy(DeviceTask& task, const void* destination, const void* source,
+                            uint32_t bytes, const char* call) {
+    const auto misaligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % kGrain != 0; };
+    if (misaligned(destination) || misaligned(source) || bytes % kGrain != 0 || bytes == 0) {
+        core_.engine().refuse(std::string(call) + ": addresses and size must be multiples of 16 and the size " +
+                              "not 0: destination " + address_text(destination) + ", source " +
+                              address_text(source) + ", " + std::to_string(bytes) + " bytes");
+    }
+    if (destination == nullptr || source == nullptr) {
+        core_.engine().refuse(std::string(call) + ": null address");
+    }
+    (void)task;
+}
+
+void BulkEngine::load(DeviceTask& task, void* destination, const void* source, uint32_t bytes,
+                      uint64_t* bar) {
+    check_copy(task, destination, source, bytes, "bulk load");
+    check_shared_range(task, destination, bytes, "bulk load");
+    MBarrier& barrier = barrier_of(task, bar, "bulk load");
+    note_read(source, bytes);
+    note_write(destination, bytes);
+    happens_before(bar);
+    UnseenScope unseen;
+    BulkCopy copy;
+    copy.cta = task.cta;
+    copy.kernel = task.cta->kernel;
+    copy.destination = static_cast<std::byte*>(destination);
+    copy.source = static_cast<const std::byte*>(source);
+    copy.bytes = bytes;
+    copy.backwards = core_.rng.chance(0.5);
+    copy.barrier = static_cast<uint32_t>(&barrier - barriers_[task.cta].data());
+    // From now on the destination holds nothing in particular. Somebody who still reads it, or reads it too early,
+    // sees that.
+    if (core_.rng.chance(0.5)) std::fill_n(copy.destination, bytes, kPoisonByte);
+    copies_.push_back(std::move(copy));
+    ++task.cta->kernel->bulk_in_flight;
+}
+
+void BulkEngine::store(DeviceTask& task, void* destination, const void* source, uint32_t bytes) {
+    check_copy(task, destination, source, bytes, "bulk store");
+    check_shared_range(task, source, bytes, "bulk store");
+    note_read(source, bytes);
+    note_write(destination, bytes);
+    UnseenScope unseen;
+    BulkCopy copy;
+    copy.store = true;
+    copy.cta = task.cta;
+    copy.kernel = task.cta->kernel;
+    copy.issuer = &task;
+    copy.destination = static_cast<std::byte*>(destination);
+    copy.source = static_cast<const std::byte*>(source);
+    copy.bytes = bytes;
+    copy.backwards = core_.rng.chance(0.5);
+    copy.group = task.bulk.open_group;
+    copy.staged.resize(bytes);
+    copies_.push_back(std::move(copy));
+    task.bulk.newest_store_group = task.bulk.open_group;
+    ++task.cta->kernel->bulk_in_flight;
+}
+
+void BulkEngine::commit(DeviceTask& task) { ++task.bulk.open_group; }
+
+bool BulkEngine::group_pending(const DeviceTask& task, uint64_t newest_group, bool reading) const {
+    return std::any_of(copies_.begin(), copies_.end(), [&](const BulkCopy& copy) {
+        return copy.issuer == &task && copy.group <= newest_group &&
+               (!reading || copy.read < copy.bytes);
+    });
+}
+
+void BulkEngine::wait_groups(DeviceTask& task, int pending_groups, bool reading, const char* what) {
+    const uint64_t committed = task.bulk.open_group - 1;
+    const uint64_t allowed = pending_groups < 0 ? 0 : static_cast<uint64_t>(pending_groups);
+    if (allowed >= committed) return;
+    const uint64_t newest = committed - allowed;
+    core_.yield(what);
+    task.bulk.waiting = true;
+    while (group_pending(task, newest, reading)) core_.block(what);
+    task.bulk.waiting = false;
+    task.bulk.read_waited_group = std::max(task.bulk.read_waited_group, newest);
+}
+
+void BulkEngine::wait_read(DeviceTask& task, int pending_groups) {
+    wait_groups(task, pending_groups, true, "bulk stores' sources (wait_read)");
+}
+
+void BulkEngine::wait(DeviceTask& task, int pending_groups) {
+    wait_groups(task, pending_groups, false, "bulk stores (wait)");
+}
+
+bool BulkEngine::move(size_t index, Rng& rng) {
+    BulkCopy& copy = copies_[index];
+    const double split = core_.options.faults.split_chance;
+    if (!copy.store) {
+        const uint32_t piece = piece_of(copy.bytes - copy.written, split, rng);
+        const uint32_t at = copy.backwards ? copy.bytes - copy.written - piece : copy.written;
+        std::memcpy(copy.destination + at, copy.source + at, piece);
+        copy.written += piece;
+        MBarrier& barrier = barriers_[copy.cta][copy.barrier];
+        barrier.pending_bytes -= piece;
+        barrier.bytes_in_phase = true;
+        try_complete(*copy.cta, barrier);
+        return copy.written == copy.bytes;
+    }
+    const bool can_write = copy.written < copy.read;
+    const bool can_read = copy.read < copy.bytes;
+    if (can_read && (!can_write || rng.chance(0.5))) {
+        const uint32_t piece = piece_of(copy.bytes - copy.read, split, rng);
+        const uint32_t at = copy.backwards ? copy.bytes - copy.read - piece : copy.read;
+        std::memcpy(copy.staged.data() + at, copy.source + at, piece);
+        copy.read += piece;
+    } else {
+        const uint32_t piece = piece_of(copy.read - copy.written, split, rng);
+        const uint32_t at = copy.backwards ? copy.bytes - copy.written - piece : copy.written;
+        std::memcpy(copy.destination + at, copy.staged.data() + at, piece);
+        copy.written += piece;
+    }
+    if (copy.issuer != nullptr && copy.issuer->bulk.waiting) core_.wake(copy.issuer);
+    return copy.written == copy.bytes;
+}
+
+void BulkEngine::retire(size_t index) {
+    Kernel* const kernel = copies_[index].kernel;
+    if (index + 1 != copies_.size()) copies_[index] = std::move(copies_.back());
+    copies_.pop_back();
+    --kernel->bulk_in_flight;
+    core_.kernel_may_be_done(*kernel);
+}
+
+bool BulkEngine::step(Rng& rng) {
+    if (copies_.empty()) return false;
+    for (uint64_t moves = 1 + rng.below(2 + copies_.size() / 4); moves > 0; --moves) {
+        const size_t index = rng.below(copies_.size());
+        if (move(index, rng)) retire(index);
+        if (copies_.empty()) break;
+    }
+    return true;
+}
+
+std::string BulkEngine::describe() const {
+    return std::to_string(copies_.size()) + " bulk copies";
+}
+
+// ---- mbarriers
+
+void BulkEngine::barrier_init(DeviceTask& task, uint64_t* bar, uint32_t count) {
+    if (reinterpret_cast<uintptr_t>(bar) % sizeof(uint64_t) != 0) {
+        core_.engine().refuse("mbarrier init: " + address_text(bar) + " is not 8-byte aligned");
+    }
+    check_shared_range(task, bar, sizeof(uint64_t), "mbarrier init");
+    if (count == 0 || count >= (1u << 20)) {
+        core_.engine().refuse("mbarrier init: count " + std::to_string(count) +
+                              " is not in [1, 2^20 - 1]");
+    }
+    std::vector<MBarrier>& table = barriers_[task.cta];
+    size_t index = 0;
+    while (index < table.size() && table[index].address != bar) ++index;
+    if (index == table.size()) table.emplace_back();
+    if (table[index].valid) {
+        core_.engine().refuse("mbarrier init: " + address_text(bar) +
+                              " already holds an mbarrier (invalidate it first)");
+    }
+    table[index] = MBarrier{};
+    table[index].address = bar;
+    table[index].count = count;
+    table[index].pending = count;
+    table[index].valid = true;
+    *bar = barrier_word(index);
+}
+
+MBarrier& BulkEngine::barrier_of(DeviceTask& task, const uint64_t* bar, const char* call) {
+    std::vector<MBarrier>& table = barriers_[task.cta];
+    const uint64_t word = *bar;
+    const size_t index = static_cast<uint32_t>(word);
+    if ((word >> 32) != kBarrierTag || index >= table.size() || table[index].address != bar ||
+        !table[index].valid) {
+        core_.engine().refuse(std::string(call) + ": no initialised mbarrier at " +
+                              address_text(bar) + ", or it was overwritten");
+    }
+    return table[index];
+}
+
+void BulkEngine::barrier_invalidate(DeviceTask& task, uint64_t* bar) {
+    MBarrier& barrier = barrier_of(task, bar, "mbarrier inval");
+    const size_t index = static_cast<uint32_t>(*bar);
+    for (const BulkCopy& copy : copies_) {
+        if (!copy.store && copy.cta == task.cta && copy.barrier == index) {
+            core_.engine().refuse("mbarrier inval: bulk loads that complete on it are in flight");
+        }
+    }
+    barrier.valid = false;
+    *bar = 0;
+}
+
+void BulkEngine::try_complete(Cta& cta, MBarrier& barrier) {
+    if (barrier.pending != 0 || barrier.pending_bytes != 0) return;
+    ++barrier.phase;
+    barrier.pending = barrier.count;
+    barrier.landed_unseen = barrier.bytes_in_phase;
+    barrier.bytes_in_phase = false;
+    (void)cta;
+    core_.progress();
+}
+
+void BulkEngine::barrier_arrive(DeviceTask& task, uint64_t* bar, uint32_t expected_bytes,
+                                bool arrives) {
+    core_.yield("mbarrier arrive");
+    MBarrier& barrier = barrier_of(task, bar, "mbarrier arrive");
+    happens_before(bar);
+    barrier.pending_bytes += expected_bytes;
+    if (barrier.pending_bytes > kTransactionBytesMax) {
+        core_.engine().refuse("mbarrier expect_tx: " + std::to_string(barrier.pending_bytes) +
+                              " pending bytes, at most 2^20 - 1 can be counted");
+    }
+    if (arrives) {
+        if (barrier.pending == 0) {
+            core_.engine().refuse("mbarrier arrive: all " + std::to_string(barrier.count) +
+                                  " arrivals of this phase have come already");
+        }
+        --barrier.pending;
+    }
+    try_complete(*task.cta, barrier);
+    core_.progress();
+}
+
+bool BulkEngine::barrier_test(DeviceTask& task, uint64_t* bar, uint32_t parity) {
+    core_.yield("mbarrier phase");
+    MBarrier& barrier = barrier_of(task, bar, "mbarrier wait");
+    if ((barrier.phase & 1) == (parity & 1)) return false;
+    if (core_.rng.chance(kSpuriousMissChance)) return false;
+    if (barrier.phase > 0) barrier.landed_unseen = false;
+    happens_after(bar);
+    return true;
+}
+
+// ---- exits
+
+void BulkEngine::thread_finished(DeviceTask& task) {
+    if (task.bulk.newest_store_group > task.bulk.read_waited_group) {
+        core_.engine().refuse("a thread exits although it never waited for the sources of its bulk stores to be read "
+                              "(the block's shared memory may be reused)");
+    }
+    for (BulkCopy& copy : copies_) {
+        if (copy.issuer == &task) copy.issuer = nullptr;
+    }
+}
+
+void BulkEngine::block_finished(Cta& cta) {
+    const std::string place = " (device " + std::to_string(cta.kernel->device) + ", kernel " +
+                              cta.kernel->launch->name + ", block " + std::to_string(cta.index) + ")";
+    for (BulkCopy& copy : copies_) {
+        if (copy.cta != &cta) continue;
+        if (!copy.store) {
+            core_.engine().refuse("a block exits while bulk loads into its shared memory are in flight" + place);
+        }
+        copy.cta = nullptr;
+    }
+    const auto found = barriers_.find(&cta);
+    if (found == barriers_.end()) return;
+    for (const MBarrier& barrier : found->second) {
+        if (!barrier.valid) continue;
+        if (barrier.pending_bytes != 0) {
+            core_.engine().refuse("a block exits while an mbarrier's announced and landed bytes differ by " +
+                                  std::to_string(barrier.pending_bytes) + place);
+        }
+        if (barrier.landed_unseen) {
+            core_.engine().refuse("a block exits although nobody waited for its last bulk loads" + place);
+        }
+    }
+    barriers_.erase(found);
+}
+
+}  // namespace gimlet::emu
+
+// ---- hooks of device code
+
+namespace gimlet::emu::dev {
+namespace {
+
+DeviceTask& task() { return EngineCore::of_this_thread()->current_device_task(); }
+
+BulkEngine& bulk() { return *EngineCore::of_this_thread()->bulk; }
+
+// No thread of the program runs outside the engine's thread.
+void require_thread() {
+    if (running_thread == nullptr) no_thread();
+}
+
+}  // namespace
+
+void mbarrier_init(uint64_t* bar, uint32_t count) {
+    require_thread();
+    bulk().barrier_init(task(), bar, count);
+}
+
+void mbarrier_inval(uint64_t* bar) {
+    require_thread();
+    bulk().barrier_invalidate(task(), bar);
+}
+
+void mbarrier_arrive(uint64_t* bar) {
+    require_thread();
+    bulk().barrier_arrive(task(), bar, 0, true);
+}
+
+void mbarrier_arrive_expect_tx(uint64_t* bar, uint32_t bytes) {
+    require_thread();
+    bulk().barrier_arrive(task(), bar, bytes, true);
+}
+
+void mbarrier_expect_tx(uint64_t* bar, uint32_t bytes) {
+    require_thread();
+    bulk().barrier_arrive(task(), bar, bytes, false);
+}
+
+bool mbarrier_try_wait(uint64_t* bar, uint32_t parity) {
+    require_thread();
+    return bulk().barrier_test(task(), bar, parity);
+}
+
+void bulk_load(void* shared_dst, const void* src, uint32_t bytes, uint64_t* bar) {
+    require_thread();
+    bulk().load(task(), shared_dst, src, bytes, bar);
+}
+
+void bulk_store(void* dst, const void* shared_src, uint32_t bytes) {
+    require_thread();
+    bulk().store(task(), dst, shared_src, bytes);
+}
+
+void bulk_commit() {
+    require_thread();
+    bulk().commit(task());
+}
+
+void bulk_wait_read(int pending_groups) {
+    require_thread();
+    bulk().wait_read(task(), pending_groups);
+}
+
+void bulk_wait(int pending_groups) {
+    require_thread();
+    bulk().wait(task(), pending_groups);
+}
+
+}  // namespace gimlet::emu::dev
