@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Plants violations and asks check_includes.py for them; feeds test.sh's counter and asks for its sums."""
+"""Plants violations and asks check_includes.py for them; feeds catch_summary.awk and asks for its counts."""
 
 import pathlib
 import subprocess
@@ -160,6 +160,54 @@ class IncludeCheck(unittest.TestCase):
         with tempfile.TemporaryDirectory() as empty:
             status, output = run(sys.executable, str(ROOT / "scripts/check_includes.py"), empty)
         self.assertEqual(status, 2, output)
+
+class CatchSummary(unittest.TestCase):
+    """The closing lines of Catch2 v2 and v3, as the programs print them."""
+
+    def count(self, output):
+        with tempfile.NamedTemporaryFile("w", suffix=".log") as log:
+            log.write(output)
+            log.flush()
+            status, counted = run("awk", "-f", str(ROOT / "scripts/catch_summary.awk"), log.name)
+        self.assertEqual(status, 0, counted)
+        return counted.split()
+
+    def test_all_passed(self):
+        self.assertEqual(self.count("All tests passed (12 assertions in 3 test cases)\n"), ["3", "0", "0"])
+        self.assertEqual(self.count("All tests passed (1 assertion in 1 test case)\n"), ["1", "0", "0"])
+
+    def test_some_failed(self):
+        self.assertEqual(self.count("test cases: 5 | 3 passed | 2 failed\nassertions: 9 | 6 passed | 3 failed\n"),
+                         ["3", "2", "0"])
+        self.assertEqual(self.count("test cases: 1 | 1 failed\nassertions: - none -\n"), ["0", "1", "0"])
+
+    def test_expected_failures_and_skips(self):
+        self.assertEqual(self.count("test cases: 9 |  4 passed |  2 failed | 2 skipped | 1 failed as expected\n"),
+                         ["5", "2", "2"])
+
+    def test_nothing_ran(self):
+        self.assertEqual(self.count("No tests ran\n"), ["0", "0", "0"])
+
+    def test_crash_has_no_count(self):
+        self.assertEqual(self.count("Filters: \"a\"\nSegmentation fault\n"), [])
+
+
+class TestCommand(unittest.TestCase):
+    def test_bad_usage(self):
+        for arguments in (["--nonsense"], ["--only"]):
+            with self.subTest(arguments=arguments):
+                status, _ = run("bash", str(ROOT / "scripts/test.sh"), *arguments)
+                self.assertEqual(status, 2)
+
+    def test_help_names_every_step(self):
+        status, output = run("bash", str(ROOT / "scripts/test.sh"), "--help")
+        self.assertEqual(status, 0)
+        source = (ROOT / "scripts/test.sh").read_text(encoding="utf-8")
+        steps = source.split("all_steps=(")[1].split(")")[0].split()
+        self.assertGreaterEqual(len(steps), 8)
+        for step in steps:
+            self.assertRegex(output, rf"(?m)^  {step} ")
+            self.assertIn(f"step_{step}()", source)
 
 
 if __name__ == "__main__":
