@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
 # Sourced, not run. gimlet_mpirun RANKS PROGRAM...: mpirun as it must be called for many ranks on few cores.
 #
 # More ranks than cores: --oversubscribe starts them and mpi_yield_when_idle keeps waiting ranks from

@@ -4,7 +4,7 @@
 # Exit 0 only if something ran and nothing failed.
 set -uo pipefail
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 readonly all_steps=(format includes scripts build unit mpi demo package asan tsan cuda)
 readonly quick_steps=(format includes scripts build unit)
 
