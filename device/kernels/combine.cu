@@ -10,7 +10,13 @@ namespace {
 /// Rows in flight per thread and vector: the usual top-k fits one batch.
 inline constexpr std::int32_t kBatch = 8;
 
-/// Up to kBatch rows of one token, warp-uniform.
+/// Threads per block and blocks per multiprocessor that the registers must allow: Plan launches no larger blocks.
+inline constexpr int kCombineThreads = 256;
+inline constexpr int kCombineBlocksPerSm = 3;
+
+enum class Weighting { none, per_row };
+
+/// Up to kBatch rows of one token, warp-uniform. `weight` is dead without weighting.
 struct RowBatch {
     const Vec16* row[kBatch];
     float weight[kBatch];
@@ -19,16 +25,16 @@ struct RowBatch {
 
 /// Takes the lowest kBatch choices out of `left` (returned: the rest). Choices come in ascending order, which fixes the
 /// order of the sum. Whole warp.
+template <Weighting W>
 GIMLET_DEVICE std::uint32_t take_batch(std::uint32_t left, std::uint64_t row, float weight, RowBatch& out) {
     out.count = 0;
 #pragma unroll
     for (std::int32_t i = 0; i < kBatch; ++i) {
         out.row[i] = nullptr;
-        out.weight[i] = 0.0f;
         if (left == 0) continue;
         const std::int32_t lane = __ffs(static_cast<int>(left)) - 1;
         out.row[i] = reinterpret_cast<const Vec16*>(shuffle(row, lane));
-        out.weight[i] = shuffle(weight, lane);
+        if constexpr (W == Weighting::per_row) out.weight[i] = shuffle(weight, lane);
         out.count = i + 1;
         left &= left - 1;
     }
@@ -36,9 +42,8 @@ GIMLET_DEVICE std::uint32_t take_batch(std::uint32_t left, std::uint64_t row, fl
 }
 
 /// acc += the batch's vectors at `index`, loads first so that all are in flight together.
-template <ElementType E>
-GIMLET_DEVICE void add_batch(const RowBatch& batch, std::int32_t index, bool weighted,
-                             float (&acc)[Pack16<E>::count]) {
+template <ElementType E, Weighting W>
+GIMLET_DEVICE void add_batch(const RowBatch& batch, std::int32_t index, float (&acc)[Pack16<E>::count]) {
     Vec16 data[kBatch];
 #pragma unroll
     for (std::int32_t i = 0; i < kBatch; ++i) {
@@ -47,7 +52,7 @@ GIMLET_DEVICE void add_batch(const RowBatch& batch, std::int32_t index, bool wei
 #pragma unroll
     for (std::int32_t i = 0; i < kBatch; ++i) {
         if (i >= batch.count) break;
-        if (weighted) {
+        if constexpr (W == Weighting::per_row) {
             Pack16<E>::accumulate_scaled(acc, data[i], batch.weight[i]);
         } else {
             Pack16<E>::accumulate(acc, data[i]);
@@ -83,24 +88,23 @@ GIMLET_DEVICE LaneRow lane_row(const CombineContext& ctx, std::int32_t token) {
 }
 
 /// Sums one token. All warps of the block share its vectors.
-template <ElementType E>
+template <ElementType E, Weighting W>
 GIMLET_DEVICE void sum_token(const CombineContext& ctx, std::int32_t token, const LaneRow& lane) {
     constexpr std::int32_t kElements = Pack16<E>::count;
     const auto vectors = static_cast<std::int32_t>(ctx.args.row_bytes / 16u);
-    const bool weighted = ctx.args.weights != nullptr;
     RowBatch first;
-    const std::uint32_t rest = take_batch(warp_ballot(lane.address != 0), lane.address, lane.weight, first);
+    const std::uint32_t rest = take_batch<W>(warp_ballot(lane.address != 0), lane.address, lane.weight, first);
     auto* out = reinterpret_cast<Vec16*>(ctx.args.out) + static_cast<std::int64_t>(token) * vectors;
     const auto* bias = reinterpret_cast<const Vec16*>(ctx.args.bias) + static_cast<std::int64_t>(token) * vectors;
     for (std::int32_t base = warp_index() * kWarpSize; base < vectors; base += block_threads()) {
         const std::int32_t index = base + lane_index();
         const bool active = index < vectors;
         float acc[kElements] = {};
-        if (active) add_batch<E>(first, index, weighted, acc);
+        if (active) add_batch<E, W>(first, index, acc);
         for (std::uint32_t left = rest; left != 0;) {
             RowBatch more;
-            left = take_batch(left, lane.address, lane.weight, more);
-            if (active) add_batch<E>(more, index, weighted, acc);
+            left = take_batch<W>(left, lane.address, lane.weight, more);
+            if (active) add_batch<E, W>(more, index, acc);
         }
         if (!active) continue;
         if (ctx.args.bias != nullptr) Pack16<E>::accumulate(acc, load_stream(bias + index));
@@ -147,7 +151,7 @@ GIMLET_DEVICE bool await_ready(const CombineContext& ctx) {
     return block_all(good);
 }
 
-template <ElementType E>
+template <ElementType E, Weighting W>
 GIMLET_DEVICE bool sum_tokens(const CombineContext& ctx) {
     bool good = true;
     LaneRow next = lane_row(ctx, block_index());
@@ -155,7 +159,7 @@ GIMLET_DEVICE bool sum_tokens(const CombineContext& ctx) {
         const LaneRow lane = next;
         next = lane_row(ctx, token + block_count());
         if (ctx.has_gin_peers()) good = await_chunks(ctx, lane.slot.rank, lane.home);
-        if (good) sum_token<E>(ctx, token, lane);
+        if (good) sum_token<E, W>(ctx, token, lane);
     }
     return good;
 }
@@ -174,14 +178,14 @@ GIMLET_DEVICE void finish(const CombineContext& ctx) {
     if (thread_index() == 0) store_relaxed<Scope::gpu>(&ctx.epochs->combine, ctx.epoch);
 }
 
-template <ElementType E>
-GIMLET_GLOBAL void combine_kernel(const CombineArgs args) {
+template <ElementType E, Weighting W>
+GIMLET_GLOBAL void __launch_bounds__(kCombineThreads, kCombineBlocksPerSm) combine_kernel(const CombineArgs args) {
     const CombineContext ctx(args);
     fill_combine_tables(ctx);
     announce_ready(ctx);
     if (await_ready(ctx)) {
         if (ctx.has_gin_peers()) push_chunks(ctx);
-        sum_tokens<E>(ctx);
+        sum_tokens<E, W>(ctx);
     }
     finish(ctx);
 }
@@ -189,31 +193,45 @@ GIMLET_GLOBAL void combine_kernel(const CombineArgs args) {
 }  // namespace
 }  // namespace device
 
+namespace {
+
+using CombineKernel = void (*)(CombineArgs);
+
+template <ElementType E>
+CombineKernel combine_kernel_of(bool weighted) {
+    return weighted ? device::combine_kernel<E, device::Weighting::per_row>
+                    : device::combine_kernel<E, device::Weighting::none>;
+}
+
+/// Null for types that cannot be summed.
+CombineKernel combine_kernel_of(ElementType type, bool weighted) {
+    switch (type) {
+        case ElementType::float32: return combine_kernel_of<ElementType::float32>(weighted);
+        case ElementType::float16: return combine_kernel_of<ElementType::float16>(weighted);
+        case ElementType::bfloat16: return combine_kernel_of<ElementType::bfloat16>(weighted);
+        case ElementType::float8_e4m3: return nullptr;
+    }
+    return nullptr;
+}
+
+}  // namespace
+
 cudaError_t prepare_combine() {
-    if (const cudaError_t error = raise_shared_limit(device::combine_kernel<ElementType::float32>);
-        error != cudaSuccess) {
-        return error;
+    for (const ElementType type : {ElementType::float32, ElementType::float16, ElementType::bfloat16}) {
+        for (const bool weighted : {false, true}) {
+            const cudaError_t error = raise_shared_limit(combine_kernel_of(type, weighted));
+            if (error != cudaSuccess) return error;
+        }
     }
-    if (const cudaError_t error = raise_shared_limit(device::combine_kernel<ElementType::float16>);
-        error != cudaSuccess) {
-        return error;
-    }
-    return raise_shared_limit(device::combine_kernel<ElementType::bfloat16>);
+    return cudaSuccess;
 }
 
 cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream) {
+    const CombineKernel kernel = combine_kernel_of(args.element_type, args.weights != nullptr);
+    if (kernel == nullptr) return cudaErrorInvalidValue;
     KernelShape shape = args.exchange.shape;
     shape.shared_bytes = CombineSharedLayout::build(args.exchange.peers.rank_count).total_bytes;
-    switch (args.element_type) {
-        case ElementType::float32:
-            return launch(device::combine_kernel<ElementType::float32>, shape, stream, args);
-        case ElementType::float16:
-            return launch(device::combine_kernel<ElementType::float16>, shape, stream, args);
-        case ElementType::bfloat16:
-            return launch(device::combine_kernel<ElementType::bfloat16>, shape, stream, args);
-        case ElementType::float8_e4m3: break;
-    }
-    return cudaErrorInvalidValue;
+    return launch(kernel, shape, stream, args);
 }
 
 }  // namespace gimlet

@@ -7,6 +7,9 @@ namespace gimlet {
 namespace device {
 namespace {
 
+/// Plan launches no larger blocks; one fits a multiprocessor.
+inline constexpr int kDispatchThreads = 512;
+
 /// Zeroes the shared counters, readies the copy ring. Ends with a block barrier.
 GIMLET_DEVICE void set_up(const DispatchContext& ctx) {
     const std::int32_t rings = ctx.exchange.shape.copy_warps * ctx.exchange.shape.slots_per_warp;
@@ -126,7 +129,7 @@ GIMLET_DEVICE void finish(const DispatchContext& ctx) {
     if (thread_index() == 0) store_relaxed<Scope::gpu>(&ctx.epochs->dispatch, ctx.epoch);
 }
 
-GIMLET_GLOBAL void dispatch_kernel(const DispatchArgs args) {
+GIMLET_GLOBAL void __launch_bounds__(kDispatchThreads, 1) dispatch_kernel(const DispatchArgs args) {
     const DispatchContext ctx(args);
     set_up(ctx);
     start_loads(ctx);

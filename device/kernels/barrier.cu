@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/kernels/launch.hpp"
+#include "device/kernels/launch_detail.hpp"
+#include "device/sync/gpu_barrier.hpp"
+
+namespace gimlet {
+namespace device {
+namespace {
+
+/// `repeat_count` barriers of the world, back to back. Stops at the first that fails.
+GIMLET_GLOBAL void barrier_kernel(const BarrierArgs args) {
+    auto* epochs = local_word<EpochWords>(args.peers, args.peers.layout.epochs);
+    const std::uint64_t first = epochs->barrier + 1;
+    bool good = true;
+    for (std::int32_t i = 0; i < args.repeat_count && good; ++i) {
+        const WaitScope scope = wait_scope(args.peers, Tag::barrier, Primitive::none,
+                                           first + static_cast<std::uint64_t>(i), &epochs->barrier_poison);
+        good = gpu_barrier(args.peers, GpuBarrierOptions{}, scope);
+    }
+    // Every block has read the epoch: it has been through a grid barrier since, or the step has failed for all.
+    if (block_index() == 0 && thread_index() == 0) {
+        epochs->barrier = first + static_cast<std::uint64_t>(args.repeat_count) - 1;
+    }
+}
+
+}  // namespace
+}  // namespace device
+
+cudaError_t prepare_barrier() {
+    return raise_shared_limit(device::barrier_kernel);
+}
+
+cudaError_t launch_barrier(const BarrierArgs& args, const KernelShape& shape, cudaStream_t stream) {
+    return launch(device::barrier_kernel, shape, stream, args);
+}
+
+}  // namespace gimlet
