@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/config.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "device/abi/limits.hpp"
+#include "host/base/error.hpp"
+
+namespace gimlet {
+namespace {
+
+/// Collects faults while walking through the fields.
+class Checker {
+  public:
+    template <typename... Args>
+    void fault(const char* field, fmt::format_string<Args...> format, Args&&... args) {
+        faults_.push_back({field, fmt::format(format, std::forward<Args>(args)...)});
+    }
+
+    bool range(const char* field, std::int64_t value, std::int64_t least, std::int64_t most, const char* cure) {
+        if (value >= least && value <= most) return true;
+        fault(field, "{} is {}; it must be {}..{}: {}", field, value, least, most, cure);
+        return false;
+    }
+
+    void threads(const char* field, std::int32_t value) {
+        if (value != 0 && (value < kWarpSize || value > 1024 || value % kWarpSize != 0)) {
+            fault(field, "{} is {}; it must be a multiple of {} in {}..1024, or 0 for the default", field, value,
+                  kWarpSize, kWarpSize);
+        }
+    }
+
+    /// Row of `hidden` elements in bytes: 32 bits, and whole bulk copies.
+    void row(const char* field, std::int32_t hidden, ElementType type) {
+        const std::int64_t bytes = std::int64_t{hidden} * element_bytes(type);
+        const std::int64_t per_row = kBulkAlignment / element_bytes(type);
+        if (bytes % kBulkAlignment != 0) {
+            fault(field, "a row of {} {} elements has {} bytes, not a multiple of {}; make hidden a multiple of {}",
+                  hidden, name_of(type), bytes, kBulkAlignment, per_row);
+        }
+        if (bytes > kMaxRows) {
+            fault(field, "a row of {} {} elements has {} bytes; the limit is {}: lower hidden", hidden, name_of(type),
+                  bytes, kMaxRows);
+        }
+    }
+
+    std::vector<ConfigFault> take() { return std::move(faults_); }
+
+  private:
+    std::vector<ConfigFault> faults_;
+};
+
+bool known(ElementType type) {
+    return type == ElementType::float32 || type == ElementType::float16 || type == ElementType::bfloat16 ||
+           type == ElementType::float8_e4m3;
+}
+
+void check_types(const MoeConfig& config, Checker* checker) {
+    const bool dispatch_known = known(config.dispatch_type);
+    if (!dispatch_known) {
+        checker->fault("dispatch_type", "dispatch_type is {}; it must be fp32, fp16, bf16 or fp8_e4m3",
+                       static_cast<int>(config.dispatch_type));
+    }
+    const bool combine_known = known(config.combine_type) && config.combine_type != ElementType::float8_e4m3;
+    if (!combine_known) {
+        checker->fault("combine_type", "combine_type is {}; it must be fp32, fp16 or bf16",
+                       known(config.combine_type) ? name_of(config.combine_type)
+                                                  : std::to_string(static_cast<int>(config.combine_type)));
+    }
+    const bool hidden_ok = checker->range("hidden", config.hidden, 1, kMaxRows, "pass the elements of one token row");
+    if (hidden_ok && dispatch_known) checker->row("hidden", config.hidden, config.dispatch_type);
+    if (hidden_ok && combine_known && config.combine_type != config.dispatch_type) {
+        checker->row("hidden", config.hidden, config.combine_type);
+    }
+    checker->range("scale_words", config.scale_words, 0, 1 << 20,
+                   "pass the 32-bit words of scales of one token, 0 for none");
+}
+
+void check_layout(const MoeConfig& config, Checker* checker) {
+    if (config.layout != Layout::rank_major && config.layout != Layout::expert_major) {
+        checker->fault("layout", "layout is {}; it must be rank_major or expert_major",
+                       static_cast<int>(config.layout));
+        return;
+    }
+    if (config.pad_fill != PadFill::none && config.pad_fill != PadFill::zero) {
+        checker->fault("pad_fill", "pad_fill is {}; it must be none or zero", static_cast<int>(config.pad_fill));
+    }
+    checker->range("expert_alignment", config.expert_alignment, 1, 1 << 20, "1 means no padding");
+    if (config.layout == Layout::rank_major && config.expert_alignment > 1) {
+        checker->fault("expert_alignment",
+                       "expert_alignment is {}, but rank_major rows have no expert blocks; use 1 or expert_major",
+                       config.expert_alignment);
+    }
+}
+
+}  // namespace
+
+std::vector<ConfigFault> validate(const MoeConfig& config) {
+    Checker checker;
+    const bool experts_ok =
+        checker.range("expert_count", config.expert_count, 1, kMaxExperts, "pass the experts of all ranks together");
+    const bool topk_ok = checker.range("topk", config.topk, 1, kMaxTopK, "one lane of a warp carries one choice");
+    if (experts_ok && topk_ok && config.topk > config.expert_count) {
+        checker.fault("topk", "topk is {}, above the {} experts; an expert may be named once a token: lower topk",
+                      config.topk, config.expert_count);
+    }
+    checker.range("max_tokens", config.max_tokens, 1, kMaxRows, "pass the most tokens of any rank in any step");
+    check_types(config, &checker);
+    check_layout(config, &checker);
+    checker.range("max_recv_rows", config.max_recv_rows, 0, kMaxRows, "0 means as many as can ever arrive");
+    checker.range("sm_budget", config.sm_budget, 0, 65535, "0 means the default");
+    checker.threads("dispatch_threads", config.dispatch_threads);
+    checker.threads("combine_threads", config.combine_threads);
+    checker.range("combine_blocks_per_sm", config.combine_blocks_per_sm, 0, 32, "0 means the default");
+    checker.range("gin_context_count", config.gin_context_count, 0, kMaxGinContexts, "0 means the default");
+    checker.range("chunk_rows", config.chunk_rows, 0, kMaxRows, "0 means the default");
+    return checker.take();
+}
+
+void require_valid(const MoeConfig& config, int rank) {
+    const auto faults = validate(config);
+    if (faults.empty()) return;
+    std::vector<std::string> lines;
+    for (const auto& fault : faults) lines.push_back(fault.text);
+    raise(ErrorCode::invalid_argument, rank, "MoE config has {} fault{}: {}", faults.size(),
+          faults.size() == 1 ? "" : "s", fmt::join(lines, "; "));
+}
+
+std::vector<AgreementField> config_fields(const MoeConfig& config) {
+    const auto number = [](auto value) { return fmt::format("{}", value); };
+    return {
+        {"expert_count", number(config.expert_count)},
+        {"topk", number(config.topk)},
+        {"hidden", number(config.hidden)},
+        {"max_tokens", number(config.max_tokens)},
+        {"dispatch_type", name_of(config.dispatch_type)},
+        {"scale_words", number(config.scale_words)},
+        {"combine_type", name_of(config.combine_type)},
+        {"layout", name_of(config.layout)},
+        {"expert_alignment", number(config.expert_alignment)},
+        {"pad_fill", config.pad_fill == PadFill::zero ? "zero" : "none"},
+        {"max_recv_rows", number(config.max_recv_rows)},
+        {"sm_budget", number(config.sm_budget)},
+        {"dispatch_threads", number(config.dispatch_threads)},
+        {"combine_threads", number(config.combine_threads)},
+        {"combine_blocks_per_sm", number(config.combine_blocks_per_sm)},
+        {"gin_context_count", number(config.gin_context_count)},
+        {"chunk_rows", number(config.chunk_rows)},
+        {"deadline_ns", config.deadline_ns ? number(*config.deadline_ns) : "runtime"},
+    };
+}
+
+std::uint32_t dispatch_row_bytes(const MoeConfig& config) {
+    return static_cast<std::uint32_t>(config.hidden) * element_bytes(config.dispatch_type);
+}
+
+std::uint32_t combine_row_bytes(const MoeConfig& config) {
+    return static_cast<std::uint32_t>(config.hidden) * element_bytes(config.combine_type);
+}
+
+}  // namespace gimlet

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a Runtime shares with its Exchanges. Internal.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "device/abi/kernel_args.hpp"
+#include "host/bootstrap/bootstrap.hpp"
+#include "host/cuda/buffer.hpp"
+#include "host/cuda/device_info.hpp"
+#include "host/nccl/communicator.hpp"
+#include "host/nccl/device_communicator.hpp"
+#include "host/nccl/symmetric_window.hpp"
+#include "host/nccl/topology.hpp"
+
+namespace gimlet {
+
+/// How much longer than the device's own deadline the host waits for the device to report: a kernel reports by itself,
+/// so only a dead context or a lost launch is caught here.
+std::uint64_t host_deadline_ns(std::uint64_t device_deadline_ns) noexcept;
+
+struct RuntimeCore {
+    std::shared_ptr<Bootstrap> bootstrap;
+    std::unique_ptr<Communicator> communicator;
+    Topology topology;
+    DeviceInfo device;
+    std::uint64_t deadline_ns = 0;
+    int open_exchange_count = 0;
+    std::uint64_t barrier_count = 0;
+
+    // The barrier's own window and device communicator.
+    std::unique_ptr<DeviceCommunicator> barrier_device_comm;
+    std::unique_ptr<SymmetricWindow> barrier_window;
+    MappedBuffer<DeviceError> barrier_error;
+    BarrierArgs barrier_args{};
+    KernelShape barrier_shape{};
+
+    int rank() const noexcept { return topology.rank; }
+    void require_open(const char* what) const;
+    /// Local: gives up the barrier's objects.
+    void release_barrier();
+};
+
+/// PeerHandles on a window and a device communicator.
+PeerHandles make_peer_handles(const Topology& topology, const DeviceCommunicator& device_comm,
+                              const SymmetricWindow& window, const WorkspaceShape& shape, std::uint64_t deadline_ns,
+                              DeviceError* error);
+
+}  // namespace gimlet

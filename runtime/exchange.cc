@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Life of an Exchange: creation, failure, end. Its steps are in exchange_steps.cc.
+#include "runtime/exchange.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "device/kernels/launch.hpp"
+#include "host/base/log.hpp"
+#include "host/cuda/check.hpp"
+#include "host/cuda/poll.hpp"
+#include "host/cuda/stream.hpp"
+#include "runtime/core.hpp"
+
+namespace gimlet {
+namespace {
+
+std::atomic<std::uint64_t> next_exchange_id{1};
+
+/// Collective: runs `body` and makes sure that it went well everywhere.
+template <typename Body>
+void together(Bootstrap& bootstrap, const char* what, Body body) {
+    std::exception_ptr failure;
+    try {
+        body();
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    check_all_succeeded(bootstrap, what, failure);
+}
+
+}  // namespace
+
+Exchange::Exchange(std::shared_ptr<RuntimeCore> core, Plan plan)
+    : core_(std::move(core)), plan_(std::move(plan)), id_(next_exchange_id.fetch_add(1)) {}
+
+Plan Exchange::agree_on_plan(RuntimeCore& core, const MoeConfig& config,
+                             std::unique_ptr<DeviceCommunicator>* device_comm) {
+    Bootstrap& bootstrap = *core.bootstrap;
+    check_agreement(bootstrap, "MoE config", config_fields(config));
+    PlanInputs inputs;
+    inputs.topology = core.topology;
+    inputs.device = core.device;
+    inputs.dispatch_shared_bytes = dispatch_shared_bytes;
+    inputs.default_deadline_ns = core.deadline_ns;
+    Plan plan;
+    together(bootstrap, "the plan of the Exchange", [&] { plan = make_plan(config, inputs); });
+    *device_comm = DeviceCommunicator::create(*core.communicator, plan.device_comm_request());
+    const int wanted = plan.kernels.gin_context_count;
+    const auto made = bootstrap.all_gather_values(wanted == 0 ? 0 : (*device_comm)->gin_context_count());
+    const int fewest = *std::min_element(made.begin(), made.end());
+    if (fewest < wanted) {
+        log(LogLevel::info, plan.rank, "{} GIN contexts wanted, NCCL made {}", wanted, fewest);
+        inputs.actual_gin_context_count = fewest;
+        together(bootstrap, "the plan of the Exchange", [&] { plan = make_plan(config, inputs); });
+    }
+    check_plan_agreement(bootstrap, plan);
+    return plan;
+}
+
+std::unique_ptr<Exchange> Exchange::create(Runtime& runtime, const MoeConfig& config) {
+    const auto core = runtime.core();
+    core->require_open("Exchange::create");
+    const DeviceGuard guard(core->communicator->device(), core->rank());
+    std::unique_ptr<DeviceCommunicator> device_comm;
+    Plan plan = agree_on_plan(*core, config, &device_comm);
+    std::unique_ptr<Exchange> exchange(new Exchange(core, std::move(plan)));
+    exchange->device_comm_ = std::move(device_comm);
+    exchange->window_ = SymmetricWindow::create(*core->communicator, exchange->plan_.window_layout());
+    together(*core->bootstrap, "the records of the Exchange",
+             [&] { exchange->error_ = MappedBuffer<DeviceError>(1, core->rank()); });
+
+    exchange->args_ = exchange->plan_.exchange_args();
+    exchange->args_.peers =
+        make_peer_handles(core->topology, *exchange->device_comm_, *exchange->window_, exchange->plan_.shape,
+                          exchange->plan_.deadline_ns, exchange->error_.device());
+    exchange->base_ = exchange->args_.peers.local;
+    exchange->open_ = true;
+    ++core->open_exchange_count;
+    return exchange;
+}
+
+Exchange::~Exchange() {
+    if (!open_) return;
+    log(LogLevel::warn, rank(), "an Exchange was destroyed without close()");
+    abort();
+}
+
+void Exchange::reserve() {
+    if (!open_) raise(ErrorCode::closed, rank(), "reserve: the Exchange is closed");
+    if (reserved_) return;
+    const DeviceGuard guard(core_->communicator->device(), rank());
+    cuda_check(prepare_kernels(), "prepare_kernels", rank());
+    reserved_ = true;
+}
+
+Routing Exchange::make_routing() {
+    if (!open_) raise(ErrorCode::closed, rank(), "make_routing: the Exchange is closed");
+    const DeviceGuard guard(core_->communicator->device(), rank());
+    const auto choices = static_cast<std::size_t>(plan_.config.max_tokens) * static_cast<std::size_t>(plan_.config.topk);
+    const auto count_words =
+        static_cast<std::size_t>(plan_.rank_count) * static_cast<std::size_t>(plan_.shape.count_row_words());
+    Routing routing;
+    routing.exchange_id_ = id_;
+    routing.slots_ = DeviceBuffer<SlotRef>(choices, rank());
+    routing.home_ = DeviceBuffer<HomeRef>(choices, rank());
+    routing.counts_ = DeviceBuffer<std::int32_t>(count_words, rank());
+    routing.step_ = DeviceBuffer<std::byte>(plan_.step_layout.total_bytes(), rank());
+    routing.host_step_ = MappedBuffer<std::byte>(plan_.step_layout.total_bytes(), rank());
+    // A combine or a copy of a routing that was never filled finds no rows instead of noise.
+    routing.slots_.fill_bytes(0xff);
+    routing.home_.fill_bytes(0xff);
+    routing.counts_.fill_bytes(0);
+    routing.step_.fill_bytes(0);
+    routing.view_ = RoutingView{routing.slots_.get(), routing.home_.get(), routing.counts_.get(),
+                                reinterpret_cast<StepCounts*>(routing.step_.get())};
+    return routing;
+}
+
+void Exchange::fail(ErrorCode code, std::string report) {
+    if (!failure_code_) {
+        failure_code_ = code;
+        failure_ = std::move(report);
+    }
+    raise_text(*failure_code_, rank(), failure_);
+}
+
+void Exchange::check() {
+    if (!open_) raise(ErrorCode::closed, rank(), "the Exchange is closed");
+    if (failure_code_) raise_text(*failure_code_, rank(), failure_);
+    if (const auto error = read_device_error(error_.host())) fail(error_code_of(error->fault), describe(*error));
+}
+
+void Exchange::synchronize(cudaStream_t stream) {
+    if (!open_) raise(ErrorCode::closed, rank(), "synchronize: the Exchange is closed");
+    wait_stream(stream, host_deadline_ns(plan_.deadline_ns), "Exchange::synchronize", rank());
+    check();
+    core_->communicator->check_async_error();
+}
+
+Health Exchange::health() const {
+    Health health;
+    if (failure_code_) {
+        health.state = HealthState::failed;
+        health.report = failure_;
+    }
+    if (const auto error = read_device_error(error_.host())) {
+        health.state = HealthState::failed;
+        health.error = error;
+        if (health.report.empty()) health.report = describe(*error);
+    }
+    if (!open_) health.state = HealthState::closed;
+    return health;
+}
+
+StepTraffic Exchange::traffic(const Routing& routing) const {
+    check_routing("traffic", routing);
+    std::vector<std::int32_t> counts(routing.counts_.count());
+    routing.counts_.download(counts);
+    return compute_traffic(plan_, counts);
+}
+
+void Exchange::release() noexcept {
+    if (!open_) return;
+    open_ = false;
+    --core_->open_exchange_count;
+    window_.reset();
+    device_comm_.reset();
+}
+
+void Exchange::close() {
+    if (!open_) return;
+    const DeviceGuard guard(core_->communicator->device(), rank());
+    cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", rank());
+    core_->bootstrap->barrier();
+    window_->close();
+    device_comm_->close();
+    release();
+}
+
+void Exchange::abort() noexcept { release(); }
+
+}  // namespace gimlet

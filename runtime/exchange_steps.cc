@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+// The hot path of an Exchange: nothing here allocates on the device or waits, except for host counts.
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "device/kernels/launch.hpp"
+#include "host/base/text.hpp"
+#include "host/cuda/check.hpp"
+#include "host/cuda/poll.hpp"
+#include "host/cuda/stream.hpp"
+#include "runtime/core.hpp"
+#include "runtime/exchange.hpp"
+
+namespace gimlet {
+
+void Exchange::enter(const char* what, cudaStream_t stream) {
+    check();
+    const bool capturing = stream_is_capturing(stream, rank());
+    if (capturing && !reserved_) {
+        raise(ErrorCode::invalid_usage, rank(), "{}: the stream is being captured, but reserve() was not called; call it "
+              "once before the capture", what);
+    }
+    if (!capturing) {
+        end_capture();
+        reserve();
+    }
+    in_capture_ = capturing;
+}
+
+void Exchange::end_capture() {
+    const std::uint64_t dispatches = captured_dispatches_;
+    const std::uint64_t combines = captured_combines_;
+    captured_dispatches_ = 0;
+    captured_combines_ = 0;
+    if (dispatches % kBufferCount == 0 && combines % kBufferCount == 0) return;
+    raise(ErrorCode::invalid_usage, rank(),
+          "the last capture holds {} dispatches and {} combines; buffers alternate, so a graph needs an even number of "
+          "both: do not launch this graph, capture two steps instead", dispatches, combines);
+}
+
+void Exchange::count_captured(std::uint64_t* captured) {
+    ++*captured;
+    ++stats_.captured_calls;
+    ever_captured_ = true;
+}
+
+void Exchange::check_routing(const char* what, const Routing& routing) const {
+    if (routing.exchange_id_ == 0) {
+        raise(ErrorCode::invalid_argument, rank(), "{}: the routing is empty; make one with make_routing()", what);
+    }
+    if (routing.exchange_id_ != id_) {
+        raise(ErrorCode::invalid_argument, rank(), "{}: the routing belongs to another Exchange ({}, this is {})", what,
+              routing.exchange_id_, id_);
+    }
+}
+
+void Exchange::check_aligned(const char* what, const char* name, const void* pointer) const {
+    if (reinterpret_cast<std::uintptr_t>(pointer) % kBulkAlignment != 0) {
+        raise(ErrorCode::invalid_argument, rank(), "{}: {} is at address {:#x}, not a multiple of {}", what, name,
+              reinterpret_cast<std::uintptr_t>(pointer), kBulkAlignment);
+    }
+}
+
+void Exchange::check_inputs(const char* what, const DispatchInputs& inputs) const {
+    const MoeConfig& config = plan_.config;
+    if (inputs.token_count < 0 || inputs.token_count > config.max_tokens) {
+        raise(ErrorCode::invalid_argument, rank(), "{}: token_count is {}; it must be 0..{} (max_tokens of the config)",
+              what, inputs.token_count, config.max_tokens);
+    }
+    if (inputs.index_type != IndexType::int32 && inputs.index_type != IndexType::int64) {
+        raise(ErrorCode::invalid_argument, rank(), "{}: index_type is {}; it must be int32 or int64", what,
+              static_cast<int>(inputs.index_type));
+    }
+    check_aligned(what, "rows", inputs.rows);
+    if (inputs.token_count == 0) return;
+    const auto need = [&](const char* name, const void* pointer) {
+        if (pointer == nullptr) {
+            raise(ErrorCode::invalid_argument, rank(), "{}: {} is null with token_count {}; only an empty rank may pass "
+                  "null", what, name, inputs.token_count);
+        }
+    };
+    need("rows", inputs.rows);
+    need("expert_indices", inputs.expert_indices);
+    if (config.scale_words > 0) need("scales", inputs.scales);
+    if (config.scale_words == 0 && inputs.scales != nullptr) {
+        raise(ErrorCode::invalid_argument, rank(), "{}: scales are given, but the config has scale_words 0", what);
+    }
+}
+
+Received Exchange::dispatch(const DispatchInputs& inputs, Routing* routing, CountMode mode, cudaStream_t stream) {
+    return launch("dispatch", inputs, routing, RoutingMode::fresh, mode, stream);
+}
+
+Received Exchange::dispatch_cached(const DispatchInputs& inputs, Routing* routing, cudaStream_t stream) {
+    return launch("dispatch_cached", inputs, routing, RoutingMode::cached, CountMode::device, stream);
+}
+
+Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routing* routing, RoutingMode routing_mode,
+                          CountMode mode, cudaStream_t stream) {
+    enter(what, stream);
+    if (routing == nullptr) raise(ErrorCode::invalid_argument, rank(), "{}: the routing is null", what);
+    check_routing(what, *routing);
+    check_inputs(what, inputs);
+    const bool cached = routing_mode == RoutingMode::cached;
+    if (cached && !routing->filled_) {
+        raise(ErrorCode::invalid_usage, rank(), "{}: no dispatch has filled this routing yet", what);
+    }
+    if (cached && routing->token_count_ != inputs.token_count) {
+        raise(ErrorCode::invalid_argument, rank(), "{}: token_count is {}, the routing was made for {}", what,
+              inputs.token_count, routing->token_count_);
+    }
+    if (in_capture_ && mode == CountMode::host) {
+        raise(ErrorCode::invalid_usage, rank(), "{}: host counts need a wait, which a capture cannot hold; use "
+              "CountMode::device", what);
+    }
+    DispatchArgs args{};
+    args.exchange = args_;
+    args.routing = routing->view_;
+    args.rows = static_cast<const std::byte*>(inputs.rows);
+    args.scales = inputs.scales;
+    args.expert_indices = inputs.expert_indices;
+    args.weights = inputs.weights;
+    args.host_step = mode == CountMode::host ? reinterpret_cast<StepCounts*>(routing->host_step_.device()) : nullptr;
+    args.index_type = inputs.index_type;
+    args.mode = routing_mode;
+    args.token_count = inputs.token_count;
+    cuda_check(launch_dispatch(args, stream), "launch_dispatch", rank());
+
+    if (in_capture_) {
+        count_captured(&captured_dispatches_);
+    } else {
+        ++dispatch_epoch_;
+    }
+    routing->filled_ = true;
+    if (!cached) routing->host_row_count_ = -1;
+    routing->token_count_ = inputs.token_count;
+    routing->epoch_ = dispatch_position();
+    ++stats_.dispatches;
+    if (cached) ++stats_.cached_dispatches;
+    stats_.tokens_dispatched += static_cast<std::uint64_t>(inputs.token_count);
+    Received out = received(*routing);
+    if (mode == CountMode::host) {
+        out.counts = wait_for_counts(*routing, stream);
+        routing->host_row_count_ = out.counts->row_count;
+    }
+    return out;
+}
+
+HostCounts Exchange::wait_for_counts(const Routing& routing, cudaStream_t stream) {
+    ++stats_.host_count_waits;
+    const auto* epoch = reinterpret_cast<const std::uint64_t*>(routing.host_step_.host());
+    const std::uint64_t wanted = routing.epoch_;
+    const auto failed = [this] { return read_device_error(error_.host()).has_value(); };
+    // Replays advance the device's epochs unseen: then only the end of the stream tells that this step is done.
+    const auto ready = [&] { return failed() || (!ever_captured_ && load_acquire(epoch) == wanted); };
+    const auto limit_ns = host_deadline_ns(plan_.deadline_ns);
+    const PollResult result = poll_stream(stream, limit_ns, ready, "dispatch, host counts", rank());
+    check();
+    if (result == PollResult::timeout) {
+        fail(ErrorCode::timeout, fmt::format("dispatch: no host counts of epoch {} after {} (seen {}), and no report from "
+                                             "the kernel; was it queued behind work that does not end?",
+                                             wanted, format_duration_ns(limit_ns), load_acquire(epoch)));
+    }
+    const std::uint64_t seen = load_acquire(epoch);
+    const bool right = ever_captured_ ? seen % kBufferCount == wanted % kBufferCount : seen == wanted;
+    if (!right) {
+        fail(ErrorCode::invalid_usage, fmt::format("dispatch: the device is at epoch {}, the host expected {}{}", seen,
+                                                   wanted, ever_captured_ ? " (or the same parity); between capture and "
+                                                   "replay an odd number of steps ran outside the graph" : ""));
+    }
+    return host_counts(routing);
+}
+
+HostCounts Exchange::host_counts(const Routing& routing) const {
+    const std::byte* base = routing.host_step_.host();
+    StepCounts header;
+    std::memcpy(&header, base, sizeof header);
+    const auto local = static_cast<std::size_t>(header.local_expert_count);
+    const auto span = [base](std::uint32_t offset, std::size_t count) {
+        return std::span(reinterpret_cast<const std::int32_t*>(base + offset), count);
+    };
+    HostCounts out;
+    out.row_count = header.row_count;
+    out.token_row_count = header.token_row_count;
+    out.sent_row_count = header.sent_row_count;
+    out.expert_counts = span(plan_.step_layout.expert_counts(), local);
+    out.expert_offsets = span(plan_.step_layout.expert_offsets(), local + 1);
+    out.source_offsets = span(plan_.step_layout.source_offsets(), static_cast<std::size_t>(plan_.rank_count) + 1);
+    return out;
+}
+
+Received Exchange::received(const Routing& routing) const {
+    check_routing("received", routing);
+    if (!routing.filled_) {
+        raise(ErrorCode::invalid_usage, rank(), "received: no dispatch has filled this routing yet");
+    }
+    const std::uint64_t age = dispatch_position() - routing.epoch_;
+    if (!ever_captured_ && age >= kBufferCount) {
+        raise(ErrorCode::invalid_usage, rank(), "received: the rows of dispatch {} are gone, {} dispatches have come "
+              "since; {} buffers alternate", routing.epoch_, age, kBufferCount);
+    }
+    const auto parity = routing.epoch_ % kBufferCount;
+    Received out;
+    out.rows = base_ + plan_.regions.recv_rows[parity];
+    out.records = base_ + plan_.regions.recv_meta[parity];
+    out.step = routing.view_.step;
+    out.row_capacity = plan_.row_capacity;
+    out.row_bytes = plan_.token_layout.row_bytes;
+    out.record_bytes = plan_.token_layout.record_bytes();
+    out.epoch = routing.epoch_;
+    return out;
+}
+
+void Exchange::unpack(const Routing& routing, const UnpackOutputs& outputs, cudaStream_t stream) {
+    enter("unpack", stream);
+    const Received from = received(routing);
+    if (outputs.capacity < 0) {
+        raise(ErrorCode::invalid_argument, rank(), "unpack: capacity is {}; it must be >= 0", outputs.capacity);
+    }
+    check_aligned("unpack", "rows", outputs.rows);
+    if (outputs.scales != nullptr && plan_.config.scale_words == 0) {
+        raise(ErrorCode::invalid_argument, rank(), "unpack: scales are asked for, but the config has scale_words 0");
+    }
+    UnpackArgs args{};
+    args.rows = from.rows;
+    args.meta = from.records;
+    args.step = from.step;
+    args.out_rows = static_cast<std::byte*>(outputs.rows);
+    args.out_indices = outputs.indices;
+    args.out_weights = outputs.weights;
+    args.out_scales = outputs.scales;
+    args.out_source = outputs.source;
+    args.token_layout = plan_.token_layout;
+    args.out_capacity = outputs.capacity;
+    cuda_check(launch_unpack(args, plan_.sm_budget, stream), "launch_unpack", rank());
+}
+
+std::byte* Exchange::combine_input() const {
+    if (!open_) raise(ErrorCode::closed, rank(), "combine_input: the Exchange is closed");
+    return base_ + plan_.regions.combine_rows[(combine_position() + 1) % kBufferCount];
+}
+
+void Exchange::pack(const void* rows, const Routing& routing, cudaStream_t stream) {
+    enter("pack", stream);
+    check_routing("pack", routing);
+    if (!routing.filled_) raise(ErrorCode::invalid_usage, rank(), "pack: no dispatch has filled this routing yet");
+    if (rows == nullptr) {
+        if (routing.host_row_count_ == 0) return;
+        raise(ErrorCode::invalid_argument, rank(), "pack: rows is null; allowed only after CountMode::host has said that "
+              "no row was received");
+    }
+    check_aligned("pack", "rows", rows);
+    PackArgs args{};
+    args.rows = static_cast<const std::byte*>(rows);
+    args.out = combine_input();
+    args.step = routing.view_.step;
+    args.row_bytes = plan_.combine_row_bytes;
+    cuda_check(launch_pack(args, plan_.sm_budget, stream), "launch_pack", rank());
+}
+
+void Exchange::combine(const CombineInputs& inputs, const Routing& routing, cudaStream_t stream) {
+    enter("combine", stream);
+    check_routing("combine", routing);
+    if (!routing.filled_) raise(ErrorCode::invalid_usage, rank(), "combine: no dispatch has filled this routing yet");
+    if (inputs.out == nullptr && routing.token_count_ > 0) {
+        raise(ErrorCode::invalid_argument, rank(), "combine: out is null with token_count {}; only an empty rank may "
+              "pass null", routing.token_count_);
+    }
+    if (inputs.weights != nullptr && plan_.config.layout == Layout::rank_major) {
+        raise(ErrorCode::invalid_argument, rank(), "combine: weights are given, but a rank_major row is already the sum "
+              "over the experts of a rank; multiply there, with the weights of the record");
+    }
+    check_aligned("combine", "out", inputs.out);
+    check_aligned("combine", "bias", inputs.bias);
+    CombineArgs args{};
+    args.exchange = args_;
+    args.exchange.shape = plan_.kernels.combine;
+    args.routing = routing.view_;
+    args.out = static_cast<std::byte*>(inputs.out);
+    args.bias = static_cast<const std::byte*>(inputs.bias);
+    args.weights = inputs.weights;
+    args.row_bytes = plan_.combine_row_bytes;
+    args.element_type = plan_.config.combine_type;
+    args.token_count = routing.token_count_;
+    cuda_check(launch_combine(args, stream), "launch_combine", rank());
+    if (in_capture_) {
+        count_captured(&captured_combines_);
+    } else {
+        ++combine_epoch_;
+    }
+    ++stats_.combines;
+}
+
+}  // namespace gimlet

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "host/base/checked_math.hpp"
+#include "host/base/hash.hpp"
+#include "host/base/text.hpp"
+
+namespace gimlet {
+namespace {
+
+constexpr std::int32_t kDefaultSmBudget = 32;
+constexpr std::int32_t kSmallDeviceSms = 16;  // emulated devices, slices of a GPU
+constexpr std::int32_t kDefaultGinContexts = 4;
+constexpr std::int64_t kDefaultChunkBytes = 128 << 10;
+constexpr std::int32_t kDefaultChunkRows = 64;
+constexpr std::int32_t kCopyWarps = 4;
+constexpr std::int32_t kSlotsPerWarp = 3;
+constexpr std::int32_t kLeastSlotsPerWarp = 2;
+
+std::int64_t mul(std::int64_t a, std::int64_t b, const char* what) {
+    return checked_mul(a, b, what);
+}
+
+/// Builds one plan step by step and collects what is wrong on the way.
+class Planner {
+  public:
+    Planner(const MoeConfig& config, const PlanInputs& inputs) : inputs_(inputs) {
+        plan_.config = config;
+        share_ = smallest_sm_share(inputs.topology, inputs.device);
+        small_ = share_.sm_count <= kSmallDeviceSms;
+    }
+
+    Plan build() {
+        for (auto& fault : validate(plan_.config)) faults_.push_back(std::move(fault));
+        raise_faults();
+        place_ranks();
+        choose_gin();
+        choose_shapes();
+        size_rows();
+        raise_faults();
+        size_workspace();
+        size_regions();
+        fit_dispatch();
+        raise_faults();
+        return std::move(plan_);
+    }
+
+  private:
+    const MoeConfig& config() const { return plan_.config; }
+    bool rank_major() const { return config().layout == Layout::rank_major; }
+
+    template <typename... Args>
+    void fault(const char* field, fmt::format_string<Args...> format, Args&&... args) {
+        faults_.push_back({field, fmt::format(format, std::forward<Args>(args)...)});
+    }
+
+    void raise_faults() {
+        if (faults_.empty()) return;
+        std::vector<std::string> lines;
+        for (const auto& fault : faults_) lines.push_back(fault.text);
+        raise(gin_missing_ && faults_.size() == 1 ? ErrorCode::gin_unavailable : ErrorCode::invalid_argument,
+              inputs_.topology.rank, "MoE config has {} fault{}: {}", lines.size(), lines.size() == 1 ? "" : "s",
+              fmt::join(lines, "; "));
+    }
+
+    void place_ranks() {
+        const Topology& topology = inputs_.topology;
+        plan_.rank = topology.rank;
+        plan_.rank_count = topology.size;
+        plan_.lsa_rank = topology.lsa_rank;
+        plan_.lsa_size = topology.lsa_size;
+        plan_.gin_peer_count = topology.size - topology.lsa_size;
+        plan_.experts = ExpertMap{config().expert_count, topology.size};
+        plan_.deadline_ns = config().deadline_ns.value_or(inputs_.default_deadline_ns);
+        if (topology.size > kMaxRanks) {
+            fault("rank_count", "rank_count is {}; the limit is {}: counts are exchanged by all with all",
+                  topology.size, kMaxRanks);
+        }
+    }
+
+    void choose_gin() {
+        if (plan_.gin_peer_count == 0) return;
+        plan_.gin_connection = GinConnection::full;
+        if (inputs_.topology.gin_type == GinType::none) {
+            gin_missing_ = true;
+            fault("gin", "{} of {} ranks are outside this rank's LSA team of {} and need GIN, but NCCL offers none "
+                         "that reaches all ranks; `gimlet doctor` says why", plan_.gin_peer_count, plan_.rank_count,
+                  plan_.lsa_size);
+            return;
+        }
+        std::int32_t contexts = config().gin_context_count > 0 ? config().gin_context_count : kDefaultGinContexts;
+        if (inputs_.actual_gin_context_count > 0) contexts = std::min(contexts, inputs_.actual_gin_context_count);
+        plan_.kernels.gin_context_count = contexts;
+        plan_.signal_count = static_cast<std::int32_t>(SignalMap{plan_.rank_count}.signal_count());
+    }
+
+    void choose_shapes() {
+        plan_.sm_budget = config().sm_budget;
+        if (plan_.sm_budget == 0) plan_.sm_budget = std::min(small_ ? 2 : kDefaultSmBudget, share_.sm_count);
+        if (plan_.sm_budget > share_.sm_count) {
+            fault("sm_budget", "sm_budget is {}, but {} rank{} share a GPU and each can have {} SMs resident; lower it",
+                  plan_.sm_budget, share_.ranks_on_gpu, share_.ranks_on_gpu == 1 ? "" : "s", share_.sm_count);
+        }
+        const auto choose = [this](std::int32_t wish, std::int32_t large, std::int32_t small) {
+            return wish > 0 ? wish : small_ ? small : large;
+        };
+        KernelShape& dispatch = plan_.kernels.dispatch;
+        dispatch.block_count = plan_.sm_budget;
+        dispatch.thread_count = choose(config().dispatch_threads, 512, 96);
+        KernelShape& combine = plan_.kernels.combine;
+        combine.block_count = plan_.sm_budget * choose(config().combine_blocks_per_sm, 4, 1);
+        combine.thread_count = choose(config().combine_threads, 224, 64);
+        KernelShape& barrier = plan_.kernels.barrier;
+        barrier.block_count = 1;
+        barrier.thread_count = static_cast<std::int32_t>(align_up(
+            std::clamp<std::int64_t>(plan_.rank_count, kWarpSize, small_ ? 64 : 512), std::int64_t{kWarpSize},
+            "barrier threads"));
+        const std::int32_t limit = inputs_.device.max_threads_per_block;
+        for (const auto& [field, threads] : {std::pair{"dispatch_threads", dispatch.thread_count},
+                                             std::pair{"combine_threads", combine.thread_count}}) {
+            if (limit > 0 && threads > limit) {
+                fault(field, "{} is {}; this device allows {} a block", field, threads, limit);
+            }
+        }
+    }
+
+    void size_rows() {
+        const std::int64_t tokens = config().max_tokens;
+        const std::int64_t ranks = plan_.rank_count;
+        const std::int64_t local = plan_.experts.max_local_count();
+        const std::int64_t alignment = config().expert_alignment;
+        std::int64_t rows = mul(ranks, tokens, "receive rows");
+        if (!rank_major()) {
+            rows = mul(rows, std::min<std::int64_t>(config().topk, local), "receive rows");
+            rows = checked_add(rows, mul(alignment - 1, local, "padding rows"), "receive rows");
+            rows = align_up(rows, alignment, "receive rows");
+        }
+        plan_.worst_case_rows = rows;
+        plan_.row_capacity = config().max_recv_rows == 0
+                                 ? rows
+                                 : std::min(rows, align_up(config().max_recv_rows, alignment, "receive rows"));
+        if (plan_.row_capacity > kMaxRows) {
+            fault("max_tokens", "up to {} rows may arrive in one step; slots are 32-bit, the limit is {}: lower "
+                                "max_tokens ({}) or set max_recv_rows", plan_.row_capacity, kMaxRows, tokens);
+        }
+        if (plan_.gin_peer_count > 0) {
+            const std::int64_t copies =
+                rank_major() ? std::min(config().topk, plan_.gin_peer_count) : config().topk;
+            plan_.send_capacity = mul(tokens, copies, "send rows");
+            if (plan_.send_capacity > kMaxRows) {
+                fault("max_tokens", "up to {} rows may leave through GIN in one step; the limit is {}: lower "
+                                    "max_tokens ({})", plan_.send_capacity, kMaxRows, tokens);
+            }
+        }
+        const std::int64_t row_bytes = dispatch_row_bytes(config());
+        const std::int64_t fitting = std::clamp<std::int64_t>(kDefaultChunkBytes / row_bytes, 1, kDefaultChunkRows);
+        plan_.kernels.chunk_rows = config().chunk_rows > 0 ? config().chunk_rows : static_cast<std::int32_t>(fitting);
+    }
+
+    void size_workspace() {
+        const bool gin = plan_.gin_peer_count > 0;
+        const std::int64_t slots = plan_.send_capacity / plan_.kernels.chunk_rows +
+                                   std::max(plan_.rank_count, config().expert_count) + 1;
+        plan_.shape = WorkspaceShape{
+            .rank_count = plan_.rank_count,
+            .expert_words = rank_major() ? plan_.experts.max_local_count() : config().expert_count,
+            .gin_context_count = plan_.kernels.gin_context_count,
+            .chunk_slots = gin ? narrow<std::int32_t>(slots, "send chunks") : 0,
+            .expert_count = config().expert_count,
+            .block_count = plan_.kernels.dispatch.block_count,
+        };
+        plan_.workspace = WorkspaceLayout::build(plan_.shape);
+        plan_.step_layout = StepCountsLayout{plan_.rank_count, plan_.experts.max_local_count()};
+        plan_.token_layout =
+            make_token_layout(config().layout, dispatch_row_bytes(config()), static_cast<std::uint32_t>(config().topk),
+                              static_cast<std::uint32_t>(config().scale_words));
+        plan_.combine_row_bytes = combine_row_bytes(config());
+    }
+
+    std::uint64_t place(std::int64_t rows, std::uint64_t row_bytes, const char* what) {
+        const std::uint64_t offset = at_;
+        const auto bytes = checked_mul(static_cast<std::uint64_t>(rows), row_bytes, what, plan_.rank);
+        at_ = align_up(checked_add(at_, bytes, what, plan_.rank), kRegionAlignment, what, plan_.rank);
+        return offset;
+    }
+
+    void size_regions() {
+        at_ = plan_.workspace.total_bytes;
+        RegionOffsets& regions = plan_.regions;
+        const std::uint64_t record_bytes = plan_.token_layout.record_bytes();
+        for (auto& offset : regions.recv_rows) {
+            offset = place(plan_.row_capacity, plan_.token_layout.row_bytes, "receive rows in bytes");
+        }
+        for (auto& offset : regions.recv_meta) {
+            offset = place(plan_.row_capacity, record_bytes, "receive records in bytes");
+        }
+        for (auto& offset : regions.combine_rows) {
+            offset = place(plan_.row_capacity, plan_.combine_row_bytes, "combine rows in bytes");
+        }
+        regions.send_rows = place(plan_.send_capacity, plan_.token_layout.row_bytes, "send rows in bytes");
+        regions.send_meta = place(plan_.send_capacity, record_bytes, "send records in bytes");
+        regions.home_rows = place(plan_.send_capacity, plan_.combine_row_bytes, "home rows in bytes");
+        regions.total_bytes = at_;
+        plan_.window_bytes = at_;
+        const std::uint64_t memory = inputs_.device.memory_bytes;
+        if (memory > 0 && plan_.window_bytes > memory) {
+            fault("max_tokens", "the window needs {}, the device has {}: lower max_tokens ({}) or hidden ({}), or set "
+                                "max_recv_rows below {}", format_bytes(plan_.window_bytes), format_bytes(memory),
+                  config().max_tokens, config().hidden, plan_.row_capacity);
+        }
+    }
+
+    std::uint32_t shared_bytes() const {
+        ExchangeArgs args = plan_.exchange_args();
+        return inputs_.dispatch_shared_bytes(args, plan_.kernels.dispatch);
+    }
+
+    /// As many copy warps and whole-row slots as the block's shared memory holds; at worst two slots of one warp that
+    /// move a row in pieces.
+    void fit_dispatch() {
+        KernelShape& shape = plan_.kernels.dispatch;
+        const std::int32_t warps = shape.thread_count / kWarpSize;
+        if (warps < 2) {
+            fault("dispatch_threads", "dispatch_threads is {}; at least 64: some warps copy rows, others write records",
+                  shape.thread_count);
+            return;
+        }
+        const auto limit = static_cast<std::uint32_t>(inputs_.device.shared_optin_bytes);
+        shape.count_warps = warps;
+        shape.copy_warps = std::min(kCopyWarps, warps / 2);
+        shape.slots_per_warp = kLeastSlotsPerWarp;
+        shape.slot_bytes = kBulkAlignment;
+        while (shape.count_warps > 1 && shared_bytes() > limit / 2) --shape.count_warps;
+        shape.shared_bytes = shared_bytes();
+        if (shape.shared_bytes > limit) {
+            fault("expert_count", "the dispatch kernel's tables need {} bytes of shared memory for {} ranks and {} "
+                                  "experts, a block has {}", shape.shared_bytes, plan_.rank_count,
+                  config().expert_count, limit);
+            return;
+        }
+        // Slots cost what is above the tables, plus a little for mbarriers.
+        const std::uint32_t row_bytes = plan_.token_layout.row_bytes;
+        const std::uint32_t table_bytes = shape.shared_bytes;
+        const std::uint32_t budget = limit - std::min(limit, table_bytes + 256);
+        const auto warp_slots = static_cast<std::uint32_t>(shape.copy_warps * kLeastSlotsPerWarp);
+        const std::uint32_t whole = std::min(row_bytes, budget / warp_slots / kBulkAlignment * kBulkAlignment);
+        shape.slot_bytes = std::max(whole, kBulkAlignment);
+        for (const std::int32_t slots : {kSlotsPerWarp, kLeastSlotsPerWarp}) {
+            shape.slots_per_warp = slots;
+            if (shared_bytes() <= limit) break;
+        }
+        while (shared_bytes() > limit && shape.slot_bytes > kBulkAlignment) shape.slot_bytes -= kBulkAlignment;
+        shape.shared_bytes = shared_bytes();
+    }
+
+    const PlanInputs& inputs_;
+    Plan plan_;
+    SmShare share_;
+    bool small_ = false;
+    bool gin_missing_ = false;
+    std::uint64_t at_ = 0;
+    std::vector<ConfigFault> faults_;
+};
+
+}  // namespace
+
+SmShare smallest_sm_share(const Topology& topology, const DeviceInfo& device) {
+    SmShare share{1, std::max(device.sm_count, 1)};
+    std::map<std::uint64_t, std::int32_t> ranks_on;
+    for (const auto& place : topology.places) ++ranks_on[place.device_id];
+    bool first = true;
+    for (const auto& place : topology.places) {
+        const std::int32_t ranks = ranks_on[place.device_id];
+        share.ranks_on_gpu = std::max(share.ranks_on_gpu, ranks);
+        const std::int32_t sms = std::max(place.sm_count / ranks, 1);
+        share.sm_count = first ? sms : std::min(share.sm_count, sms);
+        first = false;
+    }
+    return share;
+}
+
+Plan make_plan(const MoeConfig& config, const PlanInputs& inputs) {
+    if (inputs.dispatch_shared_bytes == nullptr) {
+        raise(ErrorCode::invalid_argument, inputs.topology.rank, "plan inputs: dispatch_shared_bytes is null; pass "
+              "gimlet::dispatch_shared_bytes of device/kernels/launch.hpp");
+    }
+    return Planner(config, inputs).build();
+}
+
+ExchangeArgs Plan::exchange_args() const {
+    ExchangeArgs args{};
+    args.peers.rank = rank;
+    args.peers.rank_count = rank_count;
+    args.peers.lsa_rank = lsa_rank;
+    args.peers.lsa_size = lsa_size;
+    args.peers.gin_context_count = kernels.gin_context_count;
+    args.peers.deadline_ns = deadline_ns;
+    args.peers.shape = shape;
+    args.peers.layout = workspace;
+    args.experts = experts;
+    args.regions = regions;
+    args.token_layout = token_layout;
+    args.topk = config.topk;
+    args.layout = config.layout;
+    args.pad_fill = config.pad_fill;
+    args.expert_alignment = config.expert_alignment;
+    args.max_tokens = config.max_tokens;
+    args.chunk_rows = kernels.chunk_rows;
+    args.row_capacity = row_capacity;
+    args.shape = kernels.dispatch;
+    return args;
+}
+
+WindowLayout Plan::window_layout() const {
+    WindowLayout layout;
+    const auto add = [&layout](const char* name, std::int64_t rows, std::uint64_t row_bytes) {
+        layout.add(name, static_cast<std::uint64_t>(rows) * row_bytes, kRegionAlignment);
+    };
+    layout.add("workspace", workspace.total_bytes, kRegionAlignment);
+    add("recv_rows[0]", row_capacity, token_layout.row_bytes);
+    add("recv_rows[1]", row_capacity, token_layout.row_bytes);
+    add("recv_meta[0]", row_capacity, token_layout.record_bytes());
+    add("recv_meta[1]", row_capacity, token_layout.record_bytes());
+    add("combine_rows[0]", row_capacity, combine_row_bytes);
+    add("combine_rows[1]", row_capacity, combine_row_bytes);
+    add("send_rows", send_capacity, token_layout.row_bytes);
+    add("send_meta", send_capacity, token_layout.record_bytes());
+    add("home_rows", send_capacity, combine_row_bytes);
+    return layout;
+}
+
+DeviceCommRequest Plan::device_comm_request() const {
+    DeviceCommRequest request;
+    request.gin_connection = gin_connection;
+    if (gin_connection != GinConnection::none) {
+        request.gin_context_count = kernels.gin_context_count;
+        request.gin_signal_count = signal_count;
+    }
+    return request;
+}
+
+std::vector<AgreementField> Plan::agreed_fields() const {
+    auto fields = config_fields(config);
+    const auto add = [&fields](const char* name, auto value) {
+        fields.push_back({name, fmt::format("{}", value)});
+    };
+    add("rank_count", rank_count);
+    add("lsa_size", lsa_size);
+    add("plan.sm_budget", sm_budget);
+    add("plan.gin_context_count", kernels.gin_context_count);
+    add("plan.signal_count", signal_count);
+    add("plan.chunk_rows", kernels.chunk_rows);
+    add("plan.row_capacity", row_capacity);
+    add("plan.send_capacity", send_capacity);
+    add("plan.record_bytes", token_layout.record_bytes());
+    add("plan.workspace_bytes", workspace.total_bytes);
+    add("plan.window_bytes", window_bytes);
+    return fields;
+}
+
+std::uint64_t Plan::hash() const {
+    std::uint64_t hash = kHashStart;
+    for (const auto& field : agreed_fields()) hash = hash_text(field.name + "=" + field.value + "\n", hash);
+    return hash;
+}
+
+void check_plan_agreement(Bootstrap& bootstrap, const Plan& plan) {
+    check_agreement(bootstrap, "MoE config and plan", plan.agreed_fields());
+}
+
+}  // namespace gimlet

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/runtime.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "device/kernels/launch.hpp"
+#include "host/base/env.hpp"
+#include "host/base/log.hpp"
+#include "host/cuda/check.hpp"
+#include "host/cuda/poll.hpp"
+#include "runtime/core.hpp"
+#include "runtime/exchange.hpp"
+
+namespace gimlet {
+namespace {
+
+constexpr std::uint64_t kNsPerMs = 1000000;
+constexpr std::uint64_t kHostGraceNs = 10000 * kNsPerMs;
+
+std::uint64_t chosen_deadline_ns(const RuntimeConfig& config) {
+    if (config.deadline_ns) return *config.deadline_ns;
+    return static_cast<std::uint64_t>(env_int(EnvVar::timeout_ms)) * kNsPerMs;
+}
+
+void check_config(Bootstrap& bootstrap, const RuntimeConfig& config) {
+    check_agreement(bootstrap, "runtime config",
+                    {{"deadline_ns", config.deadline_ns ? std::to_string(*config.deadline_ns) : "environment"},
+                     {"barrier_gin_context_count", std::to_string(config.barrier_gin_context_count)}});
+    if (config.barrier_gin_context_count < 1 || config.barrier_gin_context_count > kMaxGinContexts) {
+        raise(ErrorCode::invalid_argument, bootstrap.rank(),
+              "barrier_gin_context_count is {}; it must be 1..{}", config.barrier_gin_context_count, kMaxGinContexts);
+    }
+}
+
+/// Collective. The barrier's window holds a workspace and nothing else.
+void set_up_barrier(RuntimeCore* core, const RuntimeConfig& config) {
+    const Topology& topology = core->topology;
+    const bool gin = topology.lsa_size < topology.size;
+    if (gin && topology.gin_type == GinType::none) {
+        raise(ErrorCode::gin_unavailable, topology.rank,
+              "{} of {} ranks are outside this rank's LSA team of {} and need GIN, but NCCL offers none that reaches "
+              "all ranks; `gimlet doctor` says why", topology.size - topology.lsa_size, topology.size,
+              topology.lsa_size);
+    }
+    DeviceCommRequest request;
+    request.gin_connection = topology.connection_needed();
+    if (gin) {
+        request.gin_context_count = config.barrier_gin_context_count;
+        request.gin_signal_count = static_cast<int>(SignalMap{topology.size}.signal_count());
+    }
+    core->barrier_device_comm = DeviceCommunicator::create(*core->communicator, request);
+    const int made = gin ? std::min(request.gin_context_count, core->barrier_device_comm->gin_context_count()) : 0;
+    const auto all = core->bootstrap->all_gather_values(made);
+    const WorkspaceShape shape{.rank_count = topology.size,
+                               .expert_words = 0,
+                               .gin_context_count = *std::min_element(all.begin(), all.end()),
+                               .chunk_slots = 0,
+                               .expert_count = 0,
+                               .block_count = 0};
+    WindowLayout layout;
+    layout.add("workspace", WorkspaceLayout::build(shape).total_bytes, kRegionAlignment);
+    core->barrier_window = SymmetricWindow::create(*core->communicator, layout);
+
+    std::exception_ptr failure;
+    try {
+        core->barrier_error = MappedBuffer<DeviceError>(1, topology.rank);
+        cuda_check(prepare_kernels(), "prepare_kernels", topology.rank);
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    check_all_succeeded(*core->bootstrap, "the set-up of the barrier", failure);
+    core->barrier_args.peers =
+        make_peer_handles(topology, *core->barrier_device_comm, *core->barrier_window, shape, core->deadline_ns,
+                          core->barrier_error.device());
+    core->barrier_shape = KernelShape{};
+    core->barrier_shape.block_count = 1;
+    core->barrier_shape.thread_count = std::clamp((topology.size + kWarpSize - 1) / kWarpSize * kWarpSize, 32, 512);
+}
+
+}  // namespace
+
+std::uint64_t host_deadline_ns(std::uint64_t device_deadline_ns) noexcept {
+    constexpr std::uint64_t kForEver = ~std::uint64_t{0} / 4;
+    if (device_deadline_ns == 0 || device_deadline_ns > kForEver / 4) return kForEver;
+    // A step waits in sequence for counts and for rows.
+    return 3 * device_deadline_ns + kHostGraceNs;
+}
+
+PeerHandles make_peer_handles(const Topology& topology, const DeviceCommunicator& device_comm,
+                              const SymmetricWindow& window, const WorkspaceShape& shape, std::uint64_t deadline_ns,
+                              DeviceError* error) {
+    PeerHandles peers{};
+    peers.dev_comm = device_comm.get();
+    peers.window = window.handle();
+    peers.local = static_cast<std::byte*>(window.local_flat());
+    peers.rank = topology.rank;
+    peers.rank_count = topology.size;
+    peers.lsa_rank = topology.lsa_rank;
+    peers.lsa_size = topology.lsa_size;
+    peers.gin_context_count = shape.gin_context_count;
+    peers.deadline_ns = deadline_ns;
+    peers.error = error;
+    peers.shape = shape;
+    peers.layout = WorkspaceLayout::build(shape);
+    return peers;
+}
+
+void RuntimeCore::require_open(const char* what) const {
+    if (communicator == nullptr || !communicator->is_open()) {
+        raise(ErrorCode::closed, rank(), "{}: the runtime is closed", what);
+    }
+}
+
+void RuntimeCore::release_barrier() {
+    if (barrier_window != nullptr) barrier_window->close();
+    if (barrier_device_comm != nullptr) barrier_device_comm->close();
+}
+
+Runtime::Runtime(std::shared_ptr<RuntimeCore> core) : core_(std::move(core)) {}
+
+std::unique_ptr<Runtime> Runtime::create(std::shared_ptr<Bootstrap> bootstrap, const RuntimeConfig& config) {
+    if (bootstrap == nullptr) raise(ErrorCode::invalid_argument, kNoRank, "Runtime::create: the bootstrap is null");
+    check_config(*bootstrap, config);
+    auto core = std::make_shared<RuntimeCore>();
+    core->bootstrap = bootstrap;
+    core->communicator = Communicator::create(bootstrap, config.communicator);
+    return finish(std::move(core), config);
+}
+
+std::unique_ptr<Runtime> Runtime::adopt(ncclComm_t comm, std::shared_ptr<Bootstrap> bootstrap,
+                                        const RuntimeConfig& config) {
+    if (bootstrap == nullptr) raise(ErrorCode::invalid_argument, kNoRank, "Runtime::adopt: the bootstrap is null");
+    check_config(*bootstrap, config);
+    auto core = std::make_shared<RuntimeCore>();
+    core->bootstrap = bootstrap;
+    core->communicator = Communicator::adopt(comm, bootstrap);
+    return finish(std::move(core), config);
+}
+
+std::unique_ptr<Runtime> Runtime::finish(std::shared_ptr<RuntimeCore> core, const RuntimeConfig& config) {
+    core->deadline_ns = chosen_deadline_ns(config);
+    try {
+        core->topology = query_topology(*core->communicator);
+        std::exception_ptr failure;
+        try {
+            core->device = query_device_info(core->communicator->device(), core->rank());
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        check_all_succeeded(*core->bootstrap, "the query of the device", failure);
+        set_up_barrier(core.get(), config);
+    } catch (...) {
+        // All ranks are here (every step above fails on all or on none), so the collective close is safe.
+        core->release_barrier();
+        try {
+            core->communicator->close();
+        } catch (const Error&) {
+            core->communicator->abort();
+        }
+        throw;
+    }
+    return std::unique_ptr<Runtime>(new Runtime(std::move(core)));
+}
+
+Runtime::~Runtime() {
+    if (core_ == nullptr || core_->communicator == nullptr || !core_->communicator->is_open()) return;
+    log(LogLevel::warn, rank(), "a Runtime was destroyed without close(); its communicator is aborted");
+    abort();
+}
+
+int Runtime::rank() const noexcept { return core_->topology.rank; }
+int Runtime::size() const noexcept { return core_->topology.size; }
+Bootstrap& Runtime::bootstrap() const { return *core_->bootstrap; }
+Communicator& Runtime::communicator() const { return *core_->communicator; }
+const Topology& Runtime::topology() const noexcept { return core_->topology; }
+const DeviceInfo& Runtime::device() const noexcept { return core_->device; }
+std::uint64_t Runtime::deadline_ns() const noexcept { return core_->deadline_ns; }
+std::uint64_t Runtime::barrier_count() const noexcept { return core_->barrier_count; }
+
+std::unique_ptr<Exchange> Runtime::create_exchange(const MoeConfig& config) {
+    return Exchange::create(*this, config);
+}
+
+void Runtime::require_open() const {
+    core_->require_open("Runtime");
+    if (const auto error = read_device_error(core_->barrier_error.host())) {
+        raise_text(error_code_of(error->fault), rank(), describe(*error));
+    }
+}
+
+void Runtime::barrier(cudaStream_t stream, std::int32_t repeat_count) {
+    require_open();
+    if (repeat_count < 1) {
+        raise(ErrorCode::invalid_argument, rank(), "barrier: repeat_count is {}; it must be at least 1", repeat_count);
+    }
+    BarrierArgs args = core_->barrier_args;
+    args.repeat_count = repeat_count;
+    cuda_check(launch_barrier(args, core_->barrier_shape, stream), "launch_barrier", rank());
+    core_->barrier_count += static_cast<std::uint64_t>(repeat_count);
+}
+
+void Runtime::synchronize(cudaStream_t stream) {
+    core_->require_open("Runtime::synchronize");
+    wait_stream(stream, host_deadline_ns(core_->deadline_ns), "Runtime::synchronize", rank());
+    require_open();
+    core_->communicator->check_async_error();
+}
+
+Health Runtime::health() const {
+    Health health;
+    if (const auto error = read_device_error(core_->barrier_error.host())) {
+        health.state = HealthState::failed;
+        health.error = error;
+        health.report = describe(*error);
+    }
+    if (!core_->communicator->is_open()) health.state = HealthState::closed;
+    return health;
+}
+
+void Runtime::close() {
+    if (!core_->communicator->is_open()) return;
+    if (core_->open_exchange_count > 0) {
+        raise(ErrorCode::invalid_usage, rank(), "Runtime::close: {} Exchange(s) are still open; close them first",
+              core_->open_exchange_count);
+    }
+    const DeviceGuard guard(core_->communicator->device(), rank());
+    cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", rank());
+    core_->bootstrap->barrier();
+    core_->release_barrier();
+    core_->communicator->close();
+}
+
+void Runtime::abort() noexcept {
+    if (core_->communicator != nullptr) core_->communicator->abort();
+}
+
+}  // namespace gimlet

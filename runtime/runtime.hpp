@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The entry: ranks that found each other become a Runtime, and a Runtime makes Exchanges.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "host/bootstrap/bootstrap.hpp"
+#include "host/cuda/device_info.hpp"
+#include "host/nccl/communicator.hpp"
+#include "host/nccl/topology.hpp"
+#include "runtime/config.hpp"
+#include "runtime/health.hpp"
+
+namespace gimlet {
+
+class Exchange;
+struct RuntimeCore;
+
+/// One rank's membership. Collective functions come in the same order on every rank; each rank's object serves one host
+/// thread at a time, with the device current that was current at creation.
+///
+/// Life: `close()` is collective and the normal end, after every Exchange is closed. `abort()` is local, for a rank that
+/// has given up. The destructor never blocks on peers and never throws.
+class Runtime {
+  public:
+    /// Collective over `bootstrap`, on the current device. Makes a communicator, queries the topology, and sets up the
+    /// barrier. If it fails on one rank, it fails on all, and nothing remains.
+    static std::unique_ptr<Runtime> create(std::shared_ptr<Bootstrap> bootstrap, const RuntimeConfig& config = {});
+
+    /// The same on a communicator of the caller's, who keeps it alive until close() has returned on all ranks.
+    static std::unique_ptr<Runtime> adopt(ncclComm_t comm, std::shared_ptr<Bootstrap> bootstrap,
+                                          const RuntimeConfig& config = {});
+
+    ~Runtime();
+    Runtime(const Runtime&) = delete;
+    Runtime& operator=(const Runtime&) = delete;
+
+    int rank() const noexcept;
+    int size() const noexcept;
+    Bootstrap& bootstrap() const;
+    Communicator& communicator() const;
+    const Topology& topology() const noexcept;
+    const DeviceInfo& device() const noexcept;
+    std::uint64_t deadline_ns() const noexcept;
+
+    /// Collective. See Exchange.
+    std::unique_ptr<Exchange> create_exchange(const MoeConfig& config);
+
+    /// Collective on the device: queues a barrier of all ranks on `stream`, `repeat_count` times (>= 1). Work queued
+    /// before it on any rank happens before work queued after it on any other, LSA stores and GIN puts of the
+    /// barrier's contexts included. Raises the report of an earlier barrier that failed. May be captured.
+    void barrier(cudaStream_t stream, std::int32_t repeat_count = 1);
+
+    /// Local. Blocks until the work on `stream` is done; raises if a barrier failed or NCCL reports a fault.
+    void synchronize(cudaStream_t stream);
+
+    /// Barriers queued so far.
+    std::uint64_t barrier_count() const noexcept;
+    Health health() const;
+
+    /// Collective; a second call does nothing. Error(invalid_usage) with their number if Exchanges are open.
+    void close();
+    /// Local; never throws.
+    void abort() noexcept;
+
+    /// For objects made on this Runtime.
+    const std::shared_ptr<RuntimeCore>& core() const noexcept { return core_; }
+
+  private:
+    explicit Runtime(std::shared_ptr<RuntimeCore> core);
+    static std::unique_ptr<Runtime> finish(std::shared_ptr<RuntimeCore> core, const RuntimeConfig& config);
+    void require_open() const;
+
+    std::shared_ptr<RuntimeCore> core_;
+};
+
+}  // namespace gimlet
