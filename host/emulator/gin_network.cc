@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "host/emulator/gin_network.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <tuple>
+
+#include "host/emulator/fiber.hpp"
+
+namespace gimlet::emu::nccl {
+namespace {
+
+constexpr size_t kPiecesMax = 8;       // an operation is cut into at most this many pieces
+constexpr double kPatientChance = 0.2;  // operations that are passed over for a while
+constexpr unsigned kPatienceMax = 96;
+[[maybe_unused]] constexpr size_t kActorCount = 16;
+constexpr int kMovesPerStep = 2;
+
+}  // namespace
+
+// Under ThreadSanitizer the network acts as one of a few actors of its own, so that one queue's traffic does not order
+// another's.
+class GinNetwork::Actor {
+  public:
+    Actor([[maybe_unused]] GinNetwork& network, [[maybe_unused]] const GinQueue& queue) {
+#if defined(GIMLET_TSAN)
+        while (network.actors_.size() < kActorCount) network.actors_.push_back(__tsan_create_fiber(0));
+        const size_t index = (static_cast<size_t>(queue.rank) * 31 + queue.context * 7 +
+                              static_cast<size_t>(queue.peer)) % kActorCount;
+        before_ = __tsan_get_current_fiber();
+        __tsan_switch_to_fiber(network.actors_[index], 1);
+#endif
+    }
+    ~Actor() {
+#if defined(GIMLET_TSAN)
+        __tsan_switch_to_fiber(before_, 1);
+#endif
+    }
+    Actor(const Actor&) = delete;
+    Actor& operator=(const Actor&) = delete;
+
+#if defined(GIMLET_TSAN)
+  private:
+    void* before_;
+#endif
+};
+
+GinNetwork::GinNetwork(Engine& engine) : engine_(engine) {}
+
+GinNetwork::~GinNetwork() {
+#if defined(GIMLET_TSAN)
+    for (void* actor : actors_) __tsan_destroy_fiber(actor);
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------- queues
+
+void GinNetwork::add_queue(GinQueue* queue) { queues_.push_back(queue); }
+
+void GinNetwork::remove_queue(GinQueue* queue) {
+    set_movable(*queue, 0);
+    queue->ops.clear();
+    queues_.erase(std::remove(queues_.begin(), queues_.end(), queue), queues_.end());
+}
+
+void GinNetwork::set_movable(GinQueue& queue, unsigned count) {
+    const bool was_active = queue.movable > 0;
+    queue.movable = count;
+    if (count > 0 && !was_active) {
+        queue.active_index = active_.size();
+        active_.push_back(&queue);
+    } else if (count == 0 && was_active) {
+        active_.back()->active_index = queue.active_index;
+        active_[queue.active_index] = active_.back();
+        active_.pop_back();
+    }
+}
+
+void GinNetwork::post(GinQueue& queue, GinOp op, Doorbell doorbell) {
+    Rng& rng = engine_.rng();
+    if (op.kind == GinOpKind::put && op.src != nullptr && op.bytes > 0) {
+        op.data.assign(op.src, op.src + op.bytes);
+    }
+    if (op.bytes > 0) op.pieces.emplace_back(0, op.bytes);
+    op.delivered = op.bytes == 0;
+    op.signalled = op.signal_word == nullptr;
+    // A signal or a value has no source that the sender must keep.
+    op.local_done = false;
+    if (rng.chance(kPatientChance)) op.patience = 1 + static_cast<unsigned>(rng.below(kPatienceMax));
+    if (!engine_.simulating()) op.patience /= 16;
+    if (const ThreadPlace* place = current_place()) {
+        op.place = *place;
+        op.has_place = true;
+    }
+    if (op.kind == GinOpKind::get) queue.last_get = queue.issued + 1;
+    queue.slots_used += op.slots;
+    queue.issued += 1;
+    queue.ops.push_back(std::move(op));
+    happens_before(&queue.ops.back());
+    if (doorbell == Doorbell::ring) ring(queue);
+    engine_.progress();
+}
+
+void GinNetwork::ring(GinQueue& queue) {
+    unsigned fresh = 0;
+    for (; queue.rung < queue.issued; ++queue.rung) fresh += !queue.at(queue.rung).done();
+    if (fresh > 0) set_movable(queue, queue.movable + fresh);
+}
+
+// ---------------------------------------------------------------------------------------------- moves
+
+bool GinNetwork::step(Rng& rng) {
+    if (active_.empty()) return false;
+    for (int i = 0; i < kMovesPerStep && !active_.empty(); ++i) {
+        GinQueue& queue = *active_[rng.below(active_.size())];
+        const uint64_t span = queue.rung - queue.base;
+        uint64_t number = queue.base + rng.below(span);
+        if (queue.at(number).done()) number = queue.base;  // the oldest one is never done
+        GinOp& op = queue.at(number);
+        if (op.patience > 0) {
+            op.patience -= 1;
+            continue;
+        }
+        // A strong signal may have to wait for older operations; the oldest one never waits.
+        if (!move(queue, number, rng)) move(queue, queue.base, rng);
+    }
+    return true;
+}
+
+bool GinNetwork::move(GinQueue& queue, uint64_t number, Rng& rng) {
+    GinOp& op = queue.at(number);
+    enum Choice { piece, local, signal };
+    Choice choices[3];
+    unsigned count = 0;
+    if (!op.pieces.empty()) choices[count++] = piece;
+    if (!op.local_done && op.kind != GinOpKind::get) choices[count++] = local;
+    if (!op.signalled && op.delivered && signal_enabled(queue, number)) choices[count++] = signal;
+    if (count == 0) return false;
+    const Actor actor(*this, queue);
+    happens_after(&op);
+    switch (choices[rng.below(count)]) {
+        case piece: move_piece(queue, op, rng); break;
+        case local: complete_locally(queue, op); break;
+        case signal: fire_signal(queue, op); break;
+    }
+    if (op.done()) {
+        set_movable(queue, queue.movable - 1);
+        retire(queue);
+    }
+    engine_.progress();
+    return true;
+}
+
+void GinNetwork::move_piece(GinQueue& queue, GinOp& op, Rng& rng) {
+    if (op.kind == GinOpKind::get && op.data.empty() && rng.chance(0.5)) {
+        // The remote side is read now, the local side written later.
+        note_read(op.src, op.bytes);
+        op.data.assign(op.src, op.src + op.bytes);
+        return;
+    }
+    const size_t index = rng.below(op.pieces.size());
+    auto [offset, bytes] = op.pieces[index];
+    op.pieces[index] = op.pieces.back();
+    op.pieces.pop_back();
+    if (bytes > 1 && op.pieces.size() + 1 < kPiecesMax &&
+        rng.chance(engine_.options().faults.split_chance)) {
+        const size_t cut = 1 + rng.below(bytes - 1);
+        std::pair<size_t, size_t> low{offset, cut}, high{offset + cut, bytes - cut};
+        if (rng.chance(0.5)) std::swap(low, high);
+        op.pieces.push_back(high);
+        std::tie(offset, bytes) = low;
+    }
+    if (op.kind == GinOpKind::put && !op.local_done) check_source(queue, op, offset, bytes);
+    const char* from = op.data.empty() ? op.src : op.data.data();
+    if (op.kind == GinOpKind::get && op.data.empty()) note_read(from + offset, bytes);
+    std::memcpy(op.dst + offset, from + offset, bytes);
+    note_write(op.dst + offset, bytes);
+    if (!op.pieces.empty()) return;
+    op.delivered = true;
+    if (op.kind == GinOpKind::get) complete_locally(queue, op);
+}
+
+void GinNetwork::check_source(const GinQueue& queue, const GinOp& op, size_t offset, size_t bytes) {
+    if (op.src == nullptr || std::memcmp(op.src + offset, op.data.data() + offset, bytes) == 0) return;
+    engine_.refuse("the source of a put was changed before the put was locally complete (wait for a "
+                   "counter or flush before reusing it): " + text(queue, op));
+}
+
+void GinNetwork::complete_locally(GinQueue& queue, GinOp& op) {
+    if (op.kind == GinOpKind::put && op.src != nullptr && op.bytes > 0) {
+        check_source(queue, op, 0, op.bytes);
+        note_read(op.src, op.bytes);
+    }
+    op.local_done = true;
+    while (queue.local_below < queue.issued && queue.at(queue.local_below).local_done) {
+        queue.slots_used -= queue.at(queue.local_below).slots;
+        queue.local_below += 1;
+    }
+    happens_before(&queue.flush_tag);
+    if (op.counter_word != nullptr) {
+        happens_before(op.counter_word);
+        __atomic_fetch_add(op.counter_word, 1, __ATOMIC_RELEASE);
+    }
+}
+
+bool GinNetwork::signal_enabled(GinQueue& queue, uint64_t number) {
+    if (!queue.at(number).signal_strong) return true;
+    for (uint64_t n = queue.base; n < number; ++n) {
+        const GinOp& older = queue.at(n);
+        if (older.kind != GinOpKind::get && !(older.delivered && older.signalled)) return false;
+    }
+    return true;
+}
+
+void GinNetwork::fire_signal(GinQueue& queue, GinOp& op) {
+    uint32_t* use = op.signal_use != nullptr ? op.signal_use : &address_uses_[op.signal_word];
+    const auto mine =
+        static_cast<uint32_t>(op.signal_adds ? SignalUse::additions : SignalUse::increments);
+    const uint32_t before = __atomic_exchange_n(use, mine, __ATOMIC_RELAXED);
+    if (before != static_cast<uint32_t>(SignalUse::unused) && before != mine) {
+        engine_.refuse(std::string("a signal saw ") + (op.signal_adds ? "an Add after Incs" : "an Inc after Adds") +
+                       " without a reset in between: " + text(queue, op));
+    }
+    happens_before(op.signal_word);
+    __atomic_fetch_add(op.signal_word, op.signal_value, __ATOMIC_RELEASE);
+    op.signalled = true;
+}
+
+void GinNetwork::retire(GinQueue& queue) {
+    while (!queue.ops.empty() && queue.base < queue.local_below && queue.ops.front().done()) {
+        queue.ops.pop_front();
+        queue.base += 1;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- questions
+
+std::string GinNetwork::text(const GinQueue& queue, const GinOp& op) {
+    const char* kind = op.kind == GinOpKind::get      ? "get"
+                       : op.kind == GinOpKind::signal ? "signal"
+                       : op.src == nullptr            ? "putValue"
+                                                      : "put";
+    char line[320];
+    int length = std::snprintf(line, sizeof(line), "%s of %zu bytes, rank %d context %u -> rank %d", kind,
+                               op.bytes, queue.rank, queue.context, queue.peer);
+    if (op.has_place) {
+        std::snprintf(line + length, sizeof(line) - static_cast<size_t>(length),
+                      ", issued by kernel %s block %u thread %u on device %d",
+                      op.place.kernel != nullptr ? op.place.kernel : "?", op.place.block, op.place.thread,
+                      op.place.device);
+    }
+    return line;
+}
+
+std::string GinNetwork::find_unfinished(const char* begin, size_t bytes) const {
+    const auto touches = [&](const char* address, size_t size) {
+        return address != nullptr && size > 0 && address < begin + bytes && begin < address + size;
+    };
+    for (const GinQueue* queue : queues_) {
+        for (const GinOp& op : queue->ops) {
+            const bool source_busy = op.kind == GinOpKind::get ? !op.delivered : !op.local_done;
+            if ((!op.delivered && touches(op.dst, op.bytes)) ||
+                (source_busy && touches(op.src, op.bytes)) ||
+                (!op.signalled && touches(reinterpret_cast<const char*>(op.signal_word), 8))) {
+                return text(*queue, op);
+            }
+        }
+    }
+    return {};
+}
+
+std::string GinNetwork::find_unfinished(const GinQueue& queue) const {
+    for (const GinOp& op : queue.ops) {
+        if (!op.delivered || !op.signalled) return text(queue, op);
+    }
+    return {};
+}
+
+bool GinNetwork::signal_in_flight(const uint64_t* word) const {
+    for (const GinQueue* queue : queues_) {
+        for (const GinOp& op : queue->ops) {
+            if (op.signal_word == word && !op.signalled) return true;
+        }
+    }
+    return false;
+}
+
+bool GinNetwork::counter_in_flight(const uint64_t* word) const {
+    for (const GinQueue* queue : queues_) {
+        for (const GinOp& op : queue->ops) {
+            if (op.counter_word == word && !op.local_done) return true;
+        }
+    }
+    return false;
+}
+
+void GinNetwork::drop_touching(const char* begin, size_t bytes) {
+    const auto inside = [&](const void* address) {
+        const char* at = static_cast<const char*>(address);
+        return at != nullptr && at >= begin && at < begin + bytes;
+    };
+    for (GinQueue* queue : queues_) {
+        const uint64_t last = queue->base + queue->ops.size();
+        for (uint64_t n = queue->base; n < last && n < queue->base + queue->ops.size(); ++n) {
+            GinOp& op = queue->at(n);
+            if (op.done() || !(inside(op.dst) || inside(op.src) || inside(op.signal_word))) continue;
+            op.pieces.clear();
+            op.delivered = op.signalled = true;
+            op.src = nullptr;
+            if (!op.local_done) complete_locally(*queue, op);
+            if (n < queue->rung) set_movable(*queue, queue->movable - 1);
+        }
+        retire(*queue);
+        if (queue->rung < queue->base) queue->rung = queue->base;
+    }
+}
+
+void GinNetwork::forget_use(const uint64_t* word) { address_uses_.erase(word); }
+
+std::string GinNetwork::describe() const {
+    std::string all = "GIN network";
+    unsigned lines = 0;
+    for (const GinQueue* queue : queues_) {
+        const uint64_t held = queue->issued - queue->rung;
+        if (queue->ops.empty()) continue;
+        if (++lines > 20) continue;
+        char line[240];
+        std::snprintf(line, sizeof(line), "\n  rank %d context %u -> rank %d: %zu unfinished, %u of %u slots used",
+                      queue->rank, queue->context, queue->peer, queue->ops.size(), queue->slots_used,
+                      queue->depth);
+        all += line;
+        if (held > 0) {
+            all += ", " + std::to_string(held) + " without a doorbell (aggregate flag; flush does not ring)";
+        }
+    }
+    if (lines == 0) all += ": nothing in flight";
+    if (lines > 20) all += "\n  and " + std::to_string(lines - 20) + " more queues";
+    return all;
+}
+
+}  // namespace gimlet::emu::nccl

@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+// ncclDevComm lives in core.h.
+#pragma once
+
+#include "core.h"
