@@ -38,12 +38,12 @@ constexpr const char* name_of(Primitive primitive) {
 
 enum class DeviceFault : std::uint32_t {
     none = 0,
-    timed_out = 1,             ///< a wait outlived its deadline
-    expert_out_of_range = 2,   ///< seen = expert index, expected = number of experts
-    duplicate_expert = 3,      ///< seen = expert index; one token named it twice
-    capacity_exceeded = 4,     ///< seen = rows that would arrive, expected = rows that fit
-    mode_mismatch = 5,         ///< a peer ran another kind of step (fresh against cached)
-    peer_refused = 6,          ///< a peer found a fault in its own input and sent nothing
+    timed_out = 1,            ///< a wait outlived its deadline
+    expert_out_of_range = 2,  ///< seen = expert index, expected = number of experts
+    duplicate_expert = 3,     ///< seen = expert index; one token named it twice
+    capacity_exceeded = 4,    ///< seen = rows that would arrive, expected = rows that fit
+    mode_mismatch = 5,        ///< a peer ran another kind of step (fresh against cached)
+    peer_refused = 6,         ///< a peer found a fault in its own input and sent nothing
 };
 
 constexpr const char* name_of(DeviceFault fault) {
@@ -60,16 +60,17 @@ constexpr const char* name_of(DeviceFault fault) {
 }
 
 /// Written once by the first failing thread of a rank, in host-mapped memory; read by the host.
-/// `state` goes 0 -> 1 (claimed) -> 2 (complete, release at system scope). Never cleared by the device.
+/// `state` goes 0 -> 1 (claimed) -> 2 (complete, release at system scope). Never cleared by the
+/// device.
 struct DeviceError {
     std::uint32_t state;
     Primitive primitive;
     DeviceFault fault;
-    std::int32_t rank;      ///< world rank that waited
-    std::int32_t peer;      ///< world rank waited for, -1 if none
-    std::int32_t context;   ///< GIN context or channel, -1 if none
-    std::uint32_t tag;      ///< caller's tag (kernel and phase), see Tag
-    std::int32_t token;     ///< token index for routing faults, -1 otherwise
+    std::int32_t rank;     ///< world rank that waited
+    std::int32_t peer;     ///< world rank waited for, -1 if none
+    std::int32_t context;  ///< GIN context or channel, -1 if none
+    std::uint32_t tag;     ///< caller's tag (kernel and phase), see Tag
+    std::int32_t token;    ///< token index for routing faults, -1 otherwise
     std::uint64_t epoch;
     std::uint64_t expected;
     std::uint64_t seen;

@@ -5,8 +5,8 @@
 
 namespace gimlet {
 
-/// Placement of E experts on R ranks in consecutive blocks; the first E % R ranks own one expert more.
-/// E may be smaller than R: the last ranks then own none.
+/// Placement of E experts on R ranks in consecutive blocks; the first E % R ranks own one expert
+/// more. E may be smaller than R: the last ranks then own none.
 struct ExpertMap {
     std::int32_t expert_count;
     std::int32_t rank_count;

@@ -24,20 +24,21 @@ namespace gimlet {
 struct PeerHandles {
     ncclDevComm dev_comm;
     ncclWindow_t window;
-    std::byte* local;              ///< this rank's own window base, as ncclGetLocalPointer gives it
+    std::byte* local;  ///< this rank's own window base, as ncclGetLocalPointer gives it
     std::int32_t rank;
     std::int32_t rank_count;
     std::int32_t lsa_rank;
     std::int32_t lsa_size;
     std::int32_t gin_context_count;  ///< contexts this kernel may use; 0 = GIN absent
     std::uint32_t padding;
-    std::uint64_t deadline_ns;     ///< per wait, 0 = none
-    DeviceError* error;            ///< host-mapped, one a rank
+    std::uint64_t deadline_ns;  ///< per wait, 0 = none
+    DeviceError* error;         ///< host-mapped, one a rank
     WorkspaceShape shape;
-    WorkspaceLayout layout;        ///< offsets of the control words in the window
+    WorkspaceLayout layout;  ///< offsets of the control words in the window
 };
 
-/// Byte offsets of the row regions in the window (behind the workspace). [b] alternates with the epoch's parity.
+/// Byte offsets of the row regions in the window (behind the workspace). [b] alternates with the
+/// epoch's parity.
 struct RegionOffsets {
     std::uint64_t recv_rows[kBufferCount];
     std::uint64_t recv_meta[kBufferCount];
@@ -59,41 +60,42 @@ struct ExchangeArgs {
     PadFill pad_fill;
     std::int32_t expert_alignment;  ///< expert_major: block starts are multiples of this
     std::int32_t max_tokens;
-    std::int32_t chunk_rows;        ///< rows of one GIN put
-    std::int64_t row_capacity;      ///< rows of one receive buffer
+    std::int32_t chunk_rows;    ///< rows of one GIN put
+    std::int64_t row_capacity;  ///< rows of one receive buffer
     KernelShape shape;
 };
 
 /// Device memory of one Routing: what a dispatch decided, and combine or a cached dispatch reuses.
 struct RoutingView {
-    SlotRef* slots;         ///< [max_tokens][K]
-    HomeRef* home;          ///< [max_tokens][K]
-    std::int32_t* counts;   ///< [R][count_row_words]: word 0 tokens, then rank counts, then expert counts
-    StepCounts* step;       ///< StepCounts followed by its arrays, see StepCountsLayout
+    SlotRef* slots;  ///< [max_tokens][K]
+    HomeRef* home;   ///< [max_tokens][K]
+    std::int32_t*
+        counts;  ///< [R][count_row_words]: word 0 tokens, then rank counts, then expert counts
+    StepCounts* step;  ///< StepCounts followed by its arrays, see StepCountsLayout
 };
 
 struct DispatchArgs {
     ExchangeArgs exchange;
     RoutingView routing;
-    const std::byte* rows;         ///< [T][row_bytes]
-    const std::uint32_t* scales;   ///< [T][scale_words], null without scales
-    const void* expert_indices;    ///< [T][K] int32 or int64; -1 = masked
-    const float* weights;          ///< [T][K] or null
-    StepCounts* host_step;         ///< host-mapped copy of routing.step, or null
+    const std::byte* rows;        ///< [T][row_bytes]
+    const std::uint32_t* scales;  ///< [T][scale_words], null without scales
+    const void* expert_indices;   ///< [T][K] int32 or int64; -1 = masked
+    const float* weights;         ///< [T][K] or null
+    StepCounts* host_step;        ///< host-mapped copy of routing.step, or null
     IndexType index_type;
     RoutingMode mode;
-    std::int32_t token_count;      ///< T
+    std::int32_t token_count;  ///< T
     std::int32_t padding;
 };
 
 struct CombineArgs {
     ExchangeArgs exchange;
     RoutingView routing;
-    std::byte* out;                ///< [T][row_bytes]
-    const std::byte* bias;         ///< [T][row_bytes] or null, added once
-    const float* weights;          ///< [T][K] or null; expert_major only
-    std::uint32_t row_bytes;       ///< of one combine row, a multiple of 16
-    ElementType element_type;      ///< float32, float16 or bfloat16
+    std::byte* out;            ///< [T][row_bytes]
+    const std::byte* bias;     ///< [T][row_bytes] or null, added once
+    const float* weights;      ///< [T][K] or null; expert_major only
+    std::uint32_t row_bytes;   ///< of one combine row, a multiple of 16
+    ElementType element_type;  ///< float32, float16 or bfloat16
     std::int32_t token_count;
     std::int32_t padding;
 };
@@ -101,22 +103,23 @@ struct CombineArgs {
 /// Barrier over the grid and the chosen teams.
 struct BarrierArgs {
     PeerHandles peers;
-    std::int32_t repeat_count;     ///< barriers done in one launch, >= 1
+    std::int32_t repeat_count;  ///< barriers done in one launch, >= 1
     std::int32_t padding;
 };
 
-/// Copies received rows and metadata into contiguous tensors of the caller. Null outputs are skipped.
+/// Copies received rows and metadata into contiguous tensors of the caller. Null outputs are
+/// skipped.
 struct UnpackArgs {
-    const std::byte* rows;         ///< receive rows of the step
+    const std::byte* rows;  ///< receive rows of the step
     const std::byte* meta;
-    const StepCounts* step;        ///< row_count bounds the copy
-    std::byte* out_rows;           ///< [rows][row_bytes]
-    std::int32_t* out_indices;     ///< [rows][C]
-    float* out_weights;            ///< [rows][C]
-    std::uint32_t* out_scales;     ///< [rows][scale_words]
-    std::int32_t* out_source;      ///< [rows][2]: source rank, source token
+    const StepCounts* step;     ///< row_count bounds the copy
+    std::byte* out_rows;        ///< [rows][row_bytes]
+    std::int32_t* out_indices;  ///< [rows][C]
+    float* out_weights;         ///< [rows][C]
+    std::uint32_t* out_scales;  ///< [rows][scale_words]
+    std::int32_t* out_source;   ///< [rows][2]: source rank, source token
     TokenLayout token_layout;
-    std::int64_t out_capacity;     ///< rows that fit the outputs; further rows are not written
+    std::int64_t out_capacity;  ///< rows that fit the outputs; further rows are not written
 };
 
 /// Copies the caller's rows into the combine buffer; row_count is read from the step.

@@ -12,7 +12,8 @@ inline constexpr int kMaxTopK = 32;
 /// Receive slots are 32-bit row indices, counts travel as 32-bit payloads of tagged words.
 inline constexpr std::int64_t kMaxRows = (std::int64_t{1} << 31) - 1;
 
-/// Counts all-gather costs R * (R + E) words; beyond this many ranks another scheme is needed (design, chapter 9).
+/// Counts all-gather costs R * (R + E) words; beyond this many ranks another scheme is needed
+/// (design, chapter 9).
 inline constexpr int kMaxRanks = 1024;
 
 inline constexpr int kMaxExperts = 2048;

@@ -5,8 +5,9 @@
 
 namespace gimlet {
 
-/// Who owns which GIN signal id. Ids are per context, and each id is added to by exactly one sender (the rank in its
-/// name), so shadows never race. A purpose may use several contexts; each (context, id) has its own word.
+/// Who owns which GIN signal id. Ids are per context, and each id is added to by exactly one sender
+/// (the rank in its name), so shadows never race. A purpose may use several contexts; each
+/// (context, id) has its own word.
 struct SignalMap {
     std::int32_t rank_count;
 
@@ -26,7 +27,8 @@ struct SignalMap {
 
   private:
     constexpr std::uint32_t id(std::uint32_t purpose, std::int32_t sender) const {
-        return purpose * static_cast<std::uint32_t>(rank_count) + static_cast<std::uint32_t>(sender);
+        return purpose * static_cast<std::uint32_t>(rank_count) +
+               static_cast<std::uint32_t>(sender);
     }
 };
 

@@ -6,13 +6,14 @@
 
 namespace gimlet {
 
-/// What a dispatch tells about its step. Lives in device memory (for kernels that follow) and, when the caller wants
-/// host counts, also in host-mapped memory. The header is followed by int32 arrays (see StepCountsLayout).
-/// `epoch` is written last (release, system scope): a host that sees the step's epoch sees the rest.
+/// What a dispatch tells about its step. Lives in device memory (for kernels that follow) and, when
+/// the caller wants host counts, also in host-mapped memory. The header is followed by int32 arrays
+/// (see StepCountsLayout). `epoch` is written last (release, system scope): a host that sees the
+/// step's epoch sees the rest.
 struct StepCounts {
     std::uint64_t epoch;
-    std::int32_t row_count;       ///< rows received, padding rows of expert_major included
-    std::int32_t token_row_count; ///< rows received without padding
+    std::int32_t row_count;        ///< rows received, padding rows of expert_major included
+    std::int32_t token_row_count;  ///< rows received without padding
     std::int32_t local_expert_count;
     std::int32_t sent_row_count;  ///< rows that this rank sent, itself included
 };
@@ -36,7 +37,8 @@ struct StepCountsLayout {
         return expert_offsets() + 4u * static_cast<std::uint32_t>(max_local_experts + 1);
     }
     constexpr std::uint32_t total_bytes() const {
-        return (source_offsets() + 4u * static_cast<std::uint32_t>(rank_count + 1) + 15u) / 16u * 16u;
+        return (source_offsets() + 4u * static_cast<std::uint32_t>(rank_count + 1) + 15u) / 16u *
+               16u;
     }
 };
 

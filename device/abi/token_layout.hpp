@@ -12,16 +12,17 @@ namespace gimlet {
 ///
 ///     0            source token index on the source rank (-1 = padding row)
 ///     1            source rank
-///     2 .. 2+C-1   rank_major: local expert index per choice, -1 = expert of another rank or masked
+///     2 .. 2+C-1   rank_major: local expert index per choice, -1 = expert of another rank or
+///     masked
 ///                  expert_major: the choice (position in the token's top-k) that this row serves
 ///     2+C ..       fp32 weight per choice (0 where the caller passed none)
 ///     then         scale words, as the caller passed them
 ///
 /// with C = K for rank_major and C = 1 for expert_major. Records are padded to 16 bytes.
 struct TokenLayout {
-    std::uint32_t row_bytes;      ///< payload of one dispatched row, a multiple of 16
-    std::uint32_t choice_count;   ///< C
-    std::uint32_t scale_words;    ///< 32-bit words of scales a token, 0 = none
+    std::uint32_t row_bytes;     ///< payload of one dispatched row, a multiple of 16
+    std::uint32_t choice_count;  ///< C
+    std::uint32_t scale_words;   ///< 32-bit words of scales a token, 0 = none
 
     constexpr std::uint32_t token_word() const { return 0; }
     constexpr std::uint32_t source_word() const { return 1; }
@@ -38,17 +39,21 @@ constexpr TokenLayout make_token_layout(Layout layout, std::uint32_t row_bytes, 
     return TokenLayout{row_bytes, layout == Layout::rank_major ? topk : 1u, scale_words};
 }
 
-/// Where one choice of one token went. rank = -1: masked, or (rank_major) served by an earlier choice's row.
+/// Where one choice of one token went. rank = -1: masked, or (rank_major) served by an earlier
+/// choice's row.
 struct SlotRef {
     std::int32_t rank;
     std::int32_t slot;
 };
 static_assert(sizeof(SlotRef) == 8);
 
-/// Where a row of a GIN destination waits on this rank: on its way out (send_rows) and on its way back (home_rows).
+/// Where a row of a GIN destination waits on this rank: on its way out (send_rows) and on its way
+/// back (home_rows).
 struct HomeRef {
-    std::int32_t row;    ///< row in send_rows and home_rows, -1 = destination reached by loads and stores
-    std::int32_t chunk;  ///< chunk of consecutive rows it travels in, counted over all GIN destinations
+    std::int32_t
+        row;  ///< row in send_rows and home_rows, -1 = destination reached by loads and stores
+    std::int32_t
+        chunk;  ///< chunk of consecutive rows it travels in, counted over all GIN destinations
 };
 static_assert(sizeof(HomeRef) == 8);
 

@@ -3,7 +3,8 @@
 
 #include <cstdint>
 
-// Small enums shared by host and device. Values are part of the C ABI and of the configuration hash: append only.
+// Small enums shared by host and device. Values are part of the C ABI and of the configuration
+// hash: append only.
 namespace gimlet {
 
 enum class ElementType : std::int32_t { float32 = 0, float16 = 1, bfloat16 = 2, float8_e4m3 = 3 };
@@ -33,8 +34,8 @@ enum class IndexType : std::int32_t { int32 = 0, int64 = 1 };
 
 /// Order of received rows.
 /// rank_major: one row per (token, destination rank), ordered by source rank, then source token.
-/// expert_major: one row per (token, expert), each expert's rows together, ordered by source rank, then source
-/// token; an expert's block starts at a multiple of the alignment.
+/// expert_major: one row per (token, expert), each expert's rows together, ordered by source rank,
+/// then source token; an expert's block starts at a multiple of the alignment.
 enum class Layout : std::int32_t { rank_major = 0, expert_major = 1 };
 
 constexpr const char* name_of(Layout layout) {
@@ -45,7 +46,8 @@ constexpr const char* name_of(Layout layout) {
     return "?";
 }
 
-/// What expert_major leaves in the rows between the end of an expert's block and the next aligned start.
+/// What expert_major leaves in the rows between the end of an expert's block and the next aligned
+/// start.
 enum class PadFill : std::int32_t { none = 0, zero = 1 };
 
 /// Whether a dispatch counts and exchanges (fresh) or reuses the slots of an earlier one (cached).

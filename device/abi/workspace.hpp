@@ -15,35 +15,42 @@ constexpr std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) {
 /// What one workspace holds; every rank uses the same numbers, so offsets are symmetric.
 struct WorkspaceShape {
     std::int32_t rank_count;
-    std::int32_t expert_words;      ///< expert counts in one count row (local maximum, or all experts)
+    std::int32_t expert_words;  ///< expert counts in one count row (local maximum, or all experts)
     std::int32_t gin_context_count;
-    std::int32_t chunk_slots;       ///< entries of the send-chunk counters, 0 without GIN
-    std::int32_t expert_count;      ///< E
-    std::int32_t block_count;       ///< most blocks a dispatch is launched with
+    std::int32_t chunk_slots;   ///< entries of the send-chunk counters, 0 without GIN
+    std::int32_t expert_count;  ///< E
+    std::int32_t block_count;   ///< most blocks a dispatch is launched with
 
-    /// Words of one count row: header, R rank counts, expert counts; even, so that rows stay 16-byte aligned.
-    constexpr std::int32_t count_row_words() const { return (1 + rank_count + expert_words + 1) / 2 * 2; }
+    /// Words of one count row: header, R rank counts, expert counts; even, so that rows stay
+    /// 16-byte aligned.
+    constexpr std::int32_t count_row_words() const {
+        return (1 + rank_count + expert_words + 1) / 2 * 2;
+    }
 
     /// Words that one block of a dispatch publishes to the others: rank counts, then expert counts.
     constexpr std::int32_t block_row_words() const { return rank_count + expert_count; }
 };
 
-/// Byte offsets of the control words at the start of a window. One table gives offsets and total (`build`); all words
-/// start at zero and are never reset by a kernel, except `finished` counters that wrap by themselves.
+/// Byte offsets of the control words at the start of a window. One table gives offsets and total
+/// (`build`); all words start at zero and are never reset by a kernel, except `finished` counters
+/// that wrap by themselves.
 ///
 /// Writers, one domain a word: [P] peers by LSA or GIN, [L] this rank's kernels only.
 struct WorkspaceLayout {
-    std::uint64_t nvlink_barrier;    ///< [P] two int32 phase words, then [L] u64 counter: see NvlinkBarrierWords
-    std::uint64_t block_barrier;     ///< [P] int32 per rank
-    std::uint64_t count_rows;        ///< [P] u64[kBufferCount][R][count_row_words]: epoch << 32 | value
-    std::uint64_t dispatch_arrival;  ///< [P] u64[R]: epoch whose rows of source r are complete (LSA sources)
-    std::uint64_t combine_ready;     ///< [P] u64[R]: combine epoch that rank r has entered (LSA peers)
-    std::uint64_t count_send;        ///< [L] u64[kBufferCount][R][count_row_words]: rows sent by GIN puts
-    std::uint64_t block_counts;      ///< [L] u64[kBufferCount][blocks][block_row_words]: epoch << 32 | value
-    std::uint64_t epochs;            ///< [L] EpochWords
-    std::uint64_t grid_barrier;      ///< [L] u32, one cache line
-    std::uint64_t signal_expected;   ///< [L] u64[contexts][signals]: shadows
-    std::uint64_t send_chunks;       ///< [L] u32[chunk_slots]: rows written per send chunk
+    std::uint64_t nvlink_barrier;  ///< [P] two int32 phase words, then [L] u64 counter: see
+                                   ///< NvlinkBarrierWords
+    std::uint64_t block_barrier;   ///< [P] int32 per rank
+    std::uint64_t count_rows;  ///< [P] u64[kBufferCount][R][count_row_words]: epoch << 32 | value
+    std::uint64_t
+        dispatch_arrival;  ///< [P] u64[R]: epoch whose rows of source r are complete (LSA sources)
+    std::uint64_t combine_ready;  ///< [P] u64[R]: combine epoch that rank r has entered (LSA peers)
+    std::uint64_t count_send;  ///< [L] u64[kBufferCount][R][count_row_words]: rows sent by GIN puts
+    std::uint64_t
+        block_counts;      ///< [L] u64[kBufferCount][blocks][block_row_words]: epoch << 32 | value
+    std::uint64_t epochs;  ///< [L] EpochWords
+    std::uint64_t grid_barrier;     ///< [L] u32, one cache line
+    std::uint64_t signal_expected;  ///< [L] u64[contexts][signals]: shadows
+    std::uint64_t send_chunks;      ///< [L] u32[chunk_slots]: rows written per send chunk
     std::uint64_t total_bytes;
 
     static constexpr WorkspaceLayout build(const WorkspaceShape& shape) {
@@ -74,16 +81,18 @@ struct WorkspaceLayout {
     }
 };
 
-/// State of nvlink_barrier: bits 0 and 1 of `counter` give phase and sign of the next barrier. Peers add to `phase`.
+/// State of nvlink_barrier: bits 0 and 1 of `counter` give phase and sign of the next barrier.
+/// Peers add to `phase`.
 struct NvlinkBarrierWords {
     std::int32_t phase[2];
     std::uint64_t counter;
 };
 static_assert(sizeof(NvlinkBarrierWords) == 16);
 
-/// Step numbers and per-kernel bookkeeping of one rank. A step's epoch is the stored value plus one; the last block of
-/// the kernel stores it. `finished` counts blocks with atomicInc and wraps to zero by itself. `poison` holds the
-/// epoch of a failed step so that other blocks of the same kernel leave early.
+/// Step numbers and per-kernel bookkeeping of one rank. A step's epoch is the stored value plus
+/// one; the last block of the kernel stores it. `finished` counts blocks with atomicInc and wraps
+/// to zero by itself. `poison` holds the epoch of a failed step so that other blocks of the same
+/// kernel leave early.
 struct EpochWords {
     std::uint64_t dispatch;
     std::uint64_t combine;

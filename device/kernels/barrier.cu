@@ -13,11 +13,13 @@ GIMLET_GLOBAL void barrier_kernel(const BarrierArgs args) {
     const std::uint64_t first = epochs->barrier + 1;
     bool good = true;
     for (std::int32_t i = 0; i < args.repeat_count && good; ++i) {
-        const WaitScope scope = wait_scope(args.peers, Tag::barrier, Primitive::none,
-                                           first + static_cast<std::uint64_t>(i), &epochs->barrier_poison);
+        const WaitScope scope =
+            wait_scope(args.peers, Tag::barrier, Primitive::none,
+                       first + static_cast<std::uint64_t>(i), &epochs->barrier_poison);
         good = gpu_barrier(args.peers, GpuBarrierOptions{}, scope);
     }
-    // Every block has read the epoch: it has been through a grid barrier since, or the step has failed for all.
+    // Every block has read the epoch: it has been through a grid barrier since, or the step has
+    // failed for all.
     if (block_index() == 0 && thread_index() == 0) {
         epochs->barrier = first + static_cast<std::uint64_t>(args.repeat_count) - 1;
     }

@@ -7,55 +7,32 @@ namespace gimlet {
 namespace device {
 namespace {
 
-/// Rows in flight per thread and vector: the usual top-k fits one batch.
-inline constexpr std::int32_t kBatch = 8;
-
-/// Threads per block and blocks per multiprocessor that the registers must allow: Plan launches no larger blocks.
+/// Threads per block and blocks per multiprocessor that the registers must allow: Plan launches no
+/// larger blocks.
 inline constexpr int kCombineThreads = 256;
-inline constexpr int kCombineBlocksPerSm = 3;
+inline constexpr int kCombineBlocksPerSm = 4;
 
-enum class Weighting { none, per_row };
+/// Loads of a thread that are in flight together; more would cost resident blocks.
+inline constexpr std::int32_t kInFlight = 4;
 
-/// Up to kBatch rows of one token, warp-uniform. `weight` is dead without weighting.
-struct RowBatch {
-    const Vec16* row[kBatch];
-    float weight[kBatch];
-    std::int32_t count;
-};
-
-/// Takes the lowest kBatch choices out of `left` (returned: the rest). Choices come in ascending order, which fixes the
-/// order of the sum. Whole warp.
-template <Weighting W>
-GIMLET_DEVICE std::uint32_t take_batch(std::uint32_t left, std::uint64_t row, float weight, RowBatch& out) {
-    out.count = 0;
+/// acc += weight * row for rows[0 .. count) at vector `index`, in that order; a weight of 1 changes
+/// no bit. Warp-uniform rows.
+template <ElementType E>
+GIMLET_DEVICE void add_rows(const WarpRows& rows, std::int32_t count, std::int32_t index,
+                            float (&acc)[Pack16<E>::count]) {
+    for (std::int32_t first = 0; first < count; first += kInFlight) {
+        Vec16 data[kInFlight];
 #pragma unroll
-    for (std::int32_t i = 0; i < kBatch; ++i) {
-        out.row[i] = nullptr;
-        if (left == 0) continue;
-        const std::int32_t lane = __ffs(static_cast<int>(left)) - 1;
-        out.row[i] = reinterpret_cast<const Vec16*>(shuffle(row, lane));
-        if constexpr (W == Weighting::per_row) out.weight[i] = shuffle(weight, lane);
-        out.count = i + 1;
-        left &= left - 1;
-    }
-    return left;
-}
-
-/// acc += the batch's vectors at `index`, loads first so that all are in flight together.
-template <ElementType E, Weighting W>
-GIMLET_DEVICE void add_batch(const RowBatch& batch, std::int32_t index, float (&acc)[Pack16<E>::count]) {
-    Vec16 data[kBatch];
+        for (std::int32_t i = 0; i < kInFlight; ++i) {
+            if (first + i < count) {
+                data[i] =
+                    load_stream(reinterpret_cast<const Vec16*>(rows.address[first + i]) + index);
+            }
+        }
 #pragma unroll
-    for (std::int32_t i = 0; i < kBatch; ++i) {
-        if (i < batch.count) data[i] = load_stream(batch.row[i] + index);
-    }
-#pragma unroll
-    for (std::int32_t i = 0; i < kBatch; ++i) {
-        if (i >= batch.count) break;
-        if constexpr (W == Weighting::per_row) {
-            Pack16<E>::accumulate_scaled(acc, data[i], batch.weight[i]);
-        } else {
-            Pack16<E>::accumulate(acc, data[i]);
+        for (std::int32_t i = 0; i < kInFlight; ++i) {
+            if (first + i >= count) break;
+            Pack16<E>::accumulate_scaled(acc, data[i], rows.weight[first + i]);
         }
     }
 }
@@ -82,38 +59,46 @@ GIMLET_DEVICE LaneRow lane_row(const CombineContext& ctx, std::int32_t token) {
         return out;
     }
     out.home = ctx.args.routing.home[at];
-    out.address = reinterpret_cast<std::uint64_t>(ctx.peers.local) + ctx.exchange.regions.home_rows +
+    out.address = reinterpret_cast<std::uint64_t>(ctx.peers.local) +
+                  ctx.exchange.regions.home_rows +
                   static_cast<std::uint64_t>(out.home.row) * ctx.args.row_bytes;
     return out;
 }
 
+/// Compacts the lanes' rows into the warp's list, choices ascending, which fixes the order of the
+/// sum. Returns their number. Contains warp barriers on both sides of the writes.
+GIMLET_DEVICE std::int32_t list_rows(const WarpRows& rows, const LaneRow& lane) {
+    const std::uint32_t mask = warp_ballot(lane.address != 0);
+    warp_sync();
+    if (lane.address != 0) {
+        const std::int32_t at = __popc(mask & ((1u << lane_index()) - 1u));
+        rows.address[at] = lane.address;
+        rows.weight[at] = lane.weight;
+    }
+    warp_sync();
+    return __popc(mask);
+}
+
 /// Sums one token. All warps of the block share its vectors.
-template <ElementType E, Weighting W>
+template <ElementType E>
 GIMLET_DEVICE void sum_token(const CombineContext& ctx, std::int32_t token, const LaneRow& lane) {
-    constexpr std::int32_t kElements = Pack16<E>::count;
     const auto vectors = static_cast<std::int32_t>(ctx.args.row_bytes / 16u);
-    RowBatch first;
-    const std::uint32_t rest = take_batch<W>(warp_ballot(lane.address != 0), lane.address, lane.weight, first);
+    const WarpRows rows = ctx.warp_rows(warp_index());
+    const std::int32_t count = list_rows(rows, lane);
     auto* out = reinterpret_cast<Vec16*>(ctx.args.out) + static_cast<std::int64_t>(token) * vectors;
-    const auto* bias = reinterpret_cast<const Vec16*>(ctx.args.bias) + static_cast<std::int64_t>(token) * vectors;
-    for (std::int32_t base = warp_index() * kWarpSize; base < vectors; base += block_threads()) {
-        const std::int32_t index = base + lane_index();
-        const bool active = index < vectors;
-        float acc[kElements] = {};
-        if (active) add_batch<E, W>(first, index, acc);
-        for (std::uint32_t left = rest; left != 0;) {
-            RowBatch more;
-            left = take_batch<W>(left, lane.address, lane.weight, more);
-            if (active) add_batch<E, W>(more, index, acc);
-        }
-        if (!active) continue;
+    const auto* bias =
+        reinterpret_cast<const Vec16*>(ctx.args.bias) + static_cast<std::int64_t>(token) * vectors;
+    for (std::int32_t index = thread_index(); index < vectors; index += block_threads()) {
+        float acc[Pack16<E>::count] = {};
+        add_rows<E>(rows, count, index, acc);
         if (ctx.args.bias != nullptr) Pack16<E>::accumulate(acc, load_stream(bias + index));
         store_stream(out + index, Pack16<E>::round(acc));
     }
 }
 
-/// Block 0: tells every peer that this rank has entered the step, so its rows of this parity are ready and its home
-/// rows are free. LSA: release at system scope after the kernel boundary that ended the writers.
+/// Block 0: tells every peer that this rank has entered the step, so its rows of this parity are
+/// ready and its home rows are free. LSA: release at system scope after the kernel boundary that
+/// ended the writers.
 GIMLET_DEVICE void announce_ready(const CombineContext& ctx) {
     if (block_index() != 0) return;
     for (std::int32_t peer = thread_index(); peer < ctx.peers.rank_count; peer += block_threads()) {
@@ -132,7 +117,8 @@ GIMLET_DEVICE void announce_ready(const CombineContext& ctx) {
 /// Every block waits for every rank. Block-uniform verdict.
 GIMLET_DEVICE bool await_ready(const CombineContext& ctx) {
     const WaitScope scope = ctx.wait_scope(Primitive::combine_ready);
-    const auto* ready = reinterpret_cast<const std::uint64_t*>(ctx.peers.local + ctx.peers.layout.combine_ready);
+    const auto* ready =
+        reinterpret_cast<const std::uint64_t*>(ctx.peers.local + ctx.peers.layout.combine_ready);
     const SignalShadow shadow(ctx.peers);
     bool good = true;
     for (std::int32_t rank = thread_index(); rank < ctx.peers.rank_count; rank += block_threads()) {
@@ -151,15 +137,16 @@ GIMLET_DEVICE bool await_ready(const CombineContext& ctx) {
     return block_all(good);
 }
 
-template <ElementType E, Weighting W>
+template <ElementType E>
 GIMLET_DEVICE bool sum_tokens(const CombineContext& ctx) {
     bool good = true;
     LaneRow next = lane_row(ctx, block_index());
-    for (std::int32_t token = block_index(); token < ctx.args.token_count && good; token += block_count()) {
+    for (std::int32_t token = block_index(); token < ctx.args.token_count && good;
+         token += block_count()) {
         const LaneRow lane = next;
         next = lane_row(ctx, token + block_count());
         if (ctx.has_gin_peers()) good = await_chunks(ctx, lane.slot.rank, lane.home);
-        if (good) sum_token<E, W>(ctx, token, lane);
+        if (good) sum_token<E>(ctx, token, lane);
     }
     return good;
 }
@@ -169,7 +156,9 @@ GIMLET_DEVICE void finish(const CombineContext& ctx) {
     block_sync();
     if (thread_index() == 0) {
         const auto last = static_cast<std::uint32_t>(block_count()) - 1u;
-        *ctx.verdict = fetch_inc_wrap_acq_rel<Scope::gpu>(&ctx.epochs->combine_finished, last) == last ? 1u : 0u;
+        *ctx.verdict =
+            fetch_inc_wrap_acq_rel<Scope::gpu>(&ctx.epochs->combine_finished, last) == last ? 1u
+                                                                                            : 0u;
     }
     block_sync();
     if (*ctx.verdict == 0) return;
@@ -178,14 +167,15 @@ GIMLET_DEVICE void finish(const CombineContext& ctx) {
     if (thread_index() == 0) store_relaxed<Scope::gpu>(&ctx.epochs->combine, ctx.epoch);
 }
 
-template <ElementType E, Weighting W>
-GIMLET_GLOBAL void __launch_bounds__(kCombineThreads, kCombineBlocksPerSm) combine_kernel(const CombineArgs args) {
+template <ElementType E>
+GIMLET_GLOBAL void __launch_bounds__(kCombineThreads, kCombineBlocksPerSm)
+    combine_kernel(const CombineArgs args) {
     const CombineContext ctx(args);
     fill_combine_tables(ctx);
     announce_ready(ctx);
     if (await_ready(ctx)) {
         if (ctx.has_gin_peers()) push_chunks(ctx);
-        sum_tokens<E, W>(ctx);
+        sum_tokens<E>(ctx);
     }
     finish(ctx);
 }
@@ -197,18 +187,12 @@ namespace {
 
 using CombineKernel = void (*)(CombineArgs);
 
-template <ElementType E>
-CombineKernel combine_kernel_of(bool weighted) {
-    return weighted ? device::combine_kernel<E, device::Weighting::per_row>
-                    : device::combine_kernel<E, device::Weighting::none>;
-}
-
 /// Null for types that cannot be summed.
-CombineKernel combine_kernel_of(ElementType type, bool weighted) {
+CombineKernel combine_kernel_of(ElementType type) {
     switch (type) {
-        case ElementType::float32: return combine_kernel_of<ElementType::float32>(weighted);
-        case ElementType::float16: return combine_kernel_of<ElementType::float16>(weighted);
-        case ElementType::bfloat16: return combine_kernel_of<ElementType::bfloat16>(weighted);
+        case ElementType::float32: return device::combine_kernel<ElementType::float32>;
+        case ElementType::float16: return device::combine_kernel<ElementType::float16>;
+        case ElementType::bfloat16: return device::combine_kernel<ElementType::bfloat16>;
         case ElementType::float8_e4m3: return nullptr;
     }
     return nullptr;
@@ -217,20 +201,21 @@ CombineKernel combine_kernel_of(ElementType type, bool weighted) {
 }  // namespace
 
 cudaError_t prepare_combine() {
-    for (const ElementType type : {ElementType::float32, ElementType::float16, ElementType::bfloat16}) {
-        for (const bool weighted : {false, true}) {
-            const cudaError_t error = raise_shared_limit(combine_kernel_of(type, weighted));
-            if (error != cudaSuccess) return error;
-        }
+    for (const ElementType type :
+         {ElementType::float32, ElementType::float16, ElementType::bfloat16}) {
+        const cudaError_t error = raise_shared_limit(combine_kernel_of(type));
+        if (error != cudaSuccess) return error;
     }
     return cudaSuccess;
 }
 
 cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream) {
-    const CombineKernel kernel = combine_kernel_of(args.element_type, args.weights != nullptr);
+    const CombineKernel kernel = combine_kernel_of(args.element_type);
     if (kernel == nullptr) return cudaErrorInvalidValue;
     KernelShape shape = args.exchange.shape;
-    shape.shared_bytes = CombineSharedLayout::build(args.exchange.peers.rank_count).total_bytes;
+    shape.shared_bytes =
+        CombineSharedLayout::build(args.exchange.peers.rank_count, shape.thread_count / kWarpSize)
+            .total_bytes;
     return launch(kernel, shape, stream, args);
 }
 

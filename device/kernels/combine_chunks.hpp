@@ -9,8 +9,8 @@
 #include "device/core/wait.hpp"
 #include "device/sync/signal_shadow.hpp"
 
-// The GIN half of combine: ranks that processed a token push its rows home in chunks of consecutive rows, the same
-// chunks (and contexts) in which dispatch brought them.
+// The GIN half of combine: ranks that processed a token push its rows home in chunks of consecutive
+// rows, the same chunks (and contexts) in which dispatch brought them.
 namespace gimlet {
 
 /// Dynamic shared memory of the combine kernel.
@@ -18,19 +18,29 @@ struct CombineSharedLayout {
     std::uint32_t peer_base;    ///< u64[R]: window base of an LSA peer, 0 for a GIN peer
     std::uint32_t first_chunk;  ///< i32[R + 1]: first chunk of this rank's rows at each GIN peer
     std::uint32_t verdict;      ///< u32
+    std::uint32_t warp_rows;    ///< per warp: u64[32] row addresses, float[32] weights
     std::uint32_t total_bytes;
 
-    static constexpr CombineSharedLayout build(std::int32_t rank_count) {
+    static constexpr std::uint32_t kWarpBytes = kWarpSize * 12u;
+
+    static constexpr CombineSharedLayout build(std::int32_t rank_count, std::int32_t warp_count) {
         const auto ranks = static_cast<std::uint32_t>(rank_count);
         CombineSharedLayout out{};
         out.first_chunk = ranks * 8u;
         out.verdict = out.first_chunk + (ranks + 1u) * 4u;
-        out.total_bytes = (out.verdict + 4u + 15u) / 16u * 16u;
+        out.warp_rows = (out.verdict + 4u + 15u) / 16u * 16u;
+        out.total_bytes = out.warp_rows + static_cast<std::uint32_t>(warp_count) * kWarpBytes;
         return out;
     }
 };
 
 namespace device {
+
+/// One warp's list of the rows that make up its current token, in shared memory.
+struct WarpRows {
+    std::uint64_t* address;
+    float* weight;
+};
 
 struct CombineContext {
     const CombineArgs& args;
@@ -39,6 +49,7 @@ struct CombineContext {
     std::uint64_t* peer_base;
     std::int32_t* first_chunk;
     std::uint32_t* verdict;
+    std::byte* row_lists;
     EpochWords* epochs;
     std::uint64_t epoch;
     std::int32_t parity;
@@ -46,13 +57,20 @@ struct CombineContext {
     GIMLET_DEVICE explicit CombineContext(const CombineArgs& a)
         : args(a), exchange(a.exchange), peers(a.exchange.peers) {
         std::byte* shared = dynamic_shared_memory();
-        const auto layout = CombineSharedLayout::build(peers.rank_count);
+        const auto layout = CombineSharedLayout::build(peers.rank_count, warp_count());
         peer_base = reinterpret_cast<std::uint64_t*>(shared + layout.peer_base);
         first_chunk = reinterpret_cast<std::int32_t*>(shared + layout.first_chunk);
         verdict = reinterpret_cast<std::uint32_t*>(shared + layout.verdict);
+        row_lists = shared + layout.warp_rows;
         epochs = reinterpret_cast<EpochWords*>(peers.local + peers.layout.epochs);
         epoch = epochs->combine + 1;
         parity = static_cast<std::int32_t>(epoch % kBufferCount);
+    }
+    GIMLET_DEVICE WarpRows warp_rows(std::int32_t warp) const {
+        std::byte* list =
+            row_lists + static_cast<std::uint32_t>(warp) * CombineSharedLayout::kWarpBytes;
+        return WarpRows{reinterpret_cast<std::uint64_t*>(list),
+                        reinterpret_cast<float*>(list + kWarpSize * 8)};
     }
     GIMLET_DEVICE bool rank_major() const { return exchange.layout == Layout::rank_major; }
     GIMLET_DEVICE bool has_gin_peers() const {
@@ -61,14 +79,16 @@ struct CombineContext {
     GIMLET_DEVICE SignalMap signals() const { return SignalMap{peers.rank_count}; }
     GIMLET_DEVICE ContextMap contexts() const { return ContextMap{peers.gin_context_count}; }
     GIMLET_DEVICE std::int32_t count(std::int32_t source, std::int32_t word) const {
-        return args.routing.counts[static_cast<std::int64_t>(source) * peers.shape.count_row_words() + word];
+        return args.routing
+            .counts[static_cast<std::int64_t>(source) * peers.shape.count_row_words() + word];
     }
     /// Keys of `rank` as a range: itself (rank_major) or its experts (expert_major).
     GIMLET_DEVICE std::int32_t first_key(std::int32_t rank) const {
         return rank_major() ? rank : exchange.experts.first(rank);
     }
     GIMLET_DEVICE std::int32_t key_end(std::int32_t rank) const {
-        return rank_major() ? rank + 1 : exchange.experts.first(rank) + exchange.experts.local_count(rank);
+        return rank_major() ? rank + 1
+                            : exchange.experts.first(rank) + exchange.experts.local_count(rank);
     }
     GIMLET_DEVICE std::int32_t key_word(std::int32_t key) const {
         return rank_major() ? 1 + key : 1 + peers.rank_count + key;
@@ -81,18 +101,22 @@ struct CombineContext {
     }
     GIMLET_DEVICE WaitScope wait_scope(Primitive primitive) const {
         return WaitScope{peers.deadline_ns, peers.error, &epochs->combine_poison, epoch, peers.rank,
-                         Tag::combine,     primitive};
+                         Tag::combine,      primitive};
     }
-    GIMLET_DEVICE bool poisoned() const { return load_relaxed<Scope::gpu>(&epochs->combine_poison) == epoch; }
+    GIMLET_DEVICE bool poisoned() const {
+        return load_relaxed<Scope::gpu>(&epochs->combine_poison) == epoch;
+    }
 };
 
-/// Rows and chunks of source rank `home` that lie, in its own numbering over GIN keys, before the keys of `rank`.
+/// Rows and chunks of source rank `home` that lie, in its own numbering over GIN keys, before the
+/// keys of `rank`.
 struct HomePosition {
     std::int32_t row;
     std::int32_t chunk;
 };
 
-GIMLET_DEVICE HomePosition home_position(const CombineContext& ctx, std::int32_t home, std::int32_t rank) {
+GIMLET_DEVICE HomePosition home_position(const CombineContext& ctx, std::int32_t home,
+                                         std::int32_t rank) {
     HomePosition out{0, 0};
     for (std::int32_t other = 0; other < rank; ++other) {
         if (ctx.same_team(other, home)) continue;
@@ -107,21 +131,27 @@ GIMLET_DEVICE HomePosition home_position(const CombineContext& ctx, std::int32_t
 
 /// Fills peer_base and first_chunk. Ends with a block barrier.
 GIMLET_DEVICE void fill_combine_tables(const CombineContext& ctx) {
-    for (std::int32_t rank = thread_index(); rank <= ctx.peers.rank_count; rank += block_threads()) {
-        if (ctx.has_gin_peers()) ctx.first_chunk[rank] = home_position(ctx, ctx.peers.rank, rank).chunk;
+    for (std::int32_t rank = thread_index(); rank <= ctx.peers.rank_count;
+         rank += block_threads()) {
+        if (ctx.has_gin_peers())
+            ctx.first_chunk[rank] = home_position(ctx, ctx.peers.rank, rank).chunk;
         if (rank == ctx.peers.rank_count) break;
         const bool lsa = is_lsa_peer(ctx.peers, rank);
-        ctx.peer_base[rank] = lsa ? reinterpret_cast<std::uint64_t>(peer_pointer(ctx.peers, rank, 0)) : 0;
+        ctx.peer_base[rank] =
+            lsa ? reinterpret_cast<std::uint64_t>(peer_pointer(ctx.peers, rank, 0)) : 0;
     }
     block_sync();
 }
 
-/// Row of combine_rows where the rows of `home` for `key` start: aligned block starts plus the sources below.
-GIMLET_DEVICE std::int64_t key_start(const CombineContext& ctx, std::int32_t home, std::int32_t key) {
+/// Row of combine_rows where the rows of `home` for `key` start: aligned block starts plus the
+/// sources below.
+GIMLET_DEVICE std::int64_t key_start(const CombineContext& ctx, std::int32_t home,
+                                     std::int32_t key) {
     std::int64_t start = 0;
     for (std::int32_t other = ctx.first_key(ctx.peers.rank); other < key; ++other) {
         std::int64_t total = 0;
-        for (std::int32_t s = 0; s < ctx.peers.rank_count; ++s) total += ctx.count(s, ctx.key_word(other));
+        for (std::int32_t s = 0; s < ctx.peers.rank_count; ++s)
+            total += ctx.count(s, ctx.key_word(other));
         const std::int64_t alignment = ctx.exchange.expert_alignment;
         start += (total + alignment - 1) / alignment * alignment;
     }
@@ -129,24 +159,28 @@ GIMLET_DEVICE std::int64_t key_start(const CombineContext& ctx, std::int32_t hom
     return start;
 }
 
-/// One thread pushes all chunks of one (home rank, context), in chunk order, each with a strong signal: the n-th signal
-/// means that n chunks of this pair have landed.
+/// One thread pushes all chunks of one (home rank, context), in chunk order, each with a strong
+/// signal: the n-th signal means that n chunks of this pair have landed.
 GIMLET_DEVICE void push_pair(const CombineContext& ctx, std::int32_t home, std::int32_t context) {
     const ncclGin gin = gin_context(ctx.peers, context);
     const std::uint64_t row_bytes = ctx.args.row_bytes;
     HomePosition at = home_position(ctx, home, ctx.peers.rank);
-    for (std::int32_t key = ctx.first_key(ctx.peers.rank); key < ctx.key_end(ctx.peers.rank); ++key) {
+    for (std::int32_t key = ctx.first_key(ctx.peers.rank); key < ctx.key_end(ctx.peers.rank);
+         ++key) {
         const std::int32_t rows = ctx.count(home, ctx.key_word(key));
         const std::int64_t from = rows > 0 ? key_start(ctx, home, key) : 0;
         for (std::int32_t chunk = 0; chunk < ctx.chunks_of(rows); ++chunk) {
             if (ctx.contexts().data_context(at.chunk + chunk) != context) continue;
             const std::int32_t first = chunk * ctx.exchange.chunk_rows;
             const std::int32_t left = rows - first;
-            const std::int32_t batch = left < ctx.exchange.chunk_rows ? left : ctx.exchange.chunk_rows;
+            const std::int32_t batch =
+                left < ctx.exchange.chunk_rows ? left : ctx.exchange.chunk_rows;
             gin.put(world_team(ctx.peers), home, ctx.peers.window,
-                    ctx.exchange.regions.home_rows + static_cast<std::uint64_t>(at.row + first) * row_bytes,
+                    ctx.exchange.regions.home_rows +
+                        static_cast<std::uint64_t>(at.row + first) * row_bytes,
                     ctx.peers.window,
-                    ctx.exchange.regions.combine_rows[ctx.parity] + static_cast<std::uint64_t>(from + first) * row_bytes,
+                    ctx.exchange.regions.combine_rows[ctx.parity] +
+                        static_cast<std::uint64_t>(from + first) * row_bytes,
                     static_cast<std::uint64_t>(batch) * row_bytes,
                     ncclGin_StrongSignalInc{ctx.signals().combine_chunk(ctx.peers.rank)});
         }
@@ -155,21 +189,24 @@ GIMLET_DEVICE void push_pair(const CombineContext& ctx, std::int32_t home, std::
     }
 }
 
-/// Pairs are dealt to blocks first, then to threads. The peers' ready signals must have been seen: home rows are free.
+/// Pairs are dealt to blocks first, then to threads. The peers' ready signals must have been seen:
+/// home rows are free.
 GIMLET_DEVICE void push_chunks(const CombineContext& ctx) {
     const std::int32_t contexts = ctx.contexts().data_context_count();
     const std::int32_t pairs = ctx.peers.rank_count * contexts;
     const std::int32_t lane = thread_index() * block_count() + block_index();
     for (std::int32_t pair = lane; pair < pairs; pair += block_threads() * block_count()) {
         const std::int32_t home = pair / contexts;
-        if (!is_lsa_peer(ctx.peers, home)) push_pair(ctx, home, ctx.contexts().data_context(pair % contexts));
+        if (!is_lsa_peer(ctx.peers, home))
+            push_pair(ctx, home, ctx.contexts().data_context(pair % contexts));
     }
     warp_sync();
 }
 
-/// Chunks of `rank` with numbers below `chunk_end` that travel on `context`, counted from this rank's first there.
-GIMLET_DEVICE std::int32_t chunks_on_context(const CombineContext& ctx, std::int32_t rank, std::int32_t context,
-                                             std::int32_t chunk_end) {
+/// Chunks of `rank` with numbers below `chunk_end` that travel on `context`, counted from this
+/// rank's first there.
+GIMLET_DEVICE std::int32_t chunks_on_context(const CombineContext& ctx, std::int32_t rank,
+                                             std::int32_t context, std::int32_t chunk_end) {
     std::int32_t count = 0;
     const std::int32_t stride = ctx.contexts().data_context_count();
     for (std::int32_t i = 0; i < stride; ++i) {
@@ -180,16 +217,17 @@ GIMLET_DEVICE std::int32_t chunks_on_context(const CombineContext& ctx, std::int
     return count;
 }
 
-/// Waits, lane by lane, for the chunk that brings the lane's row home. Block-uniform verdict: all warps of the block
-/// look at the same token.
+/// Waits, lane by lane, for the chunk that brings the lane's row home. Block-uniform verdict: all
+/// warps of the block look at the same token.
 GIMLET_DEVICE bool await_chunks(const CombineContext& ctx, std::int32_t rank, const HomeRef& home) {
     WaitStatus status = WaitStatus::ok;
     if (home.row >= 0) {
         const std::int32_t context = ctx.contexts().data_context(home.chunk);
         const std::int32_t needed = chunks_on_context(ctx, rank, context, home.chunk + 1);
         const SignalShadow shadow(ctx.peers);
-        status = shadow.wait_meet(ctx.wait_scope(Primitive::combine_chunk), rank, context,
-                                  ctx.signals().combine_chunk(rank), static_cast<std::uint64_t>(needed));
+        status =
+            shadow.wait_meet(ctx.wait_scope(Primitive::combine_chunk), rank, context,
+                             ctx.signals().combine_chunk(rank), static_cast<std::uint64_t>(needed));
     }
     return block_all(status == WaitStatus::ok);
 }
@@ -199,7 +237,8 @@ GIMLET_DEVICE void settle_chunks(const CombineContext& ctx) {
     if (!ctx.has_gin_peers()) return;
     const SignalShadow shadow(ctx.peers);
     const std::int32_t contexts = ctx.contexts().data_context_count();
-    for (std::int32_t i = thread_index(); i < ctx.peers.rank_count * (contexts + 1); i += block_threads()) {
+    for (std::int32_t i = thread_index(); i < ctx.peers.rank_count * (contexts + 1);
+         i += block_threads()) {
         const std::int32_t rank = i / (contexts + 1);
         if (is_lsa_peer(ctx.peers, rank)) continue;
         const std::int32_t which = i % (contexts + 1);
@@ -208,10 +247,13 @@ GIMLET_DEVICE void settle_chunks(const CombineContext& ctx) {
             continue;
         }
         const std::int32_t context = ctx.contexts().data_context(which);
-        const std::int32_t chunks = chunks_on_context(ctx, rank, context, ctx.first_chunk[rank + 1]);
-        shadow.advance(context, ctx.signals().combine_chunk(rank), static_cast<std::uint64_t>(chunks));
+        const std::int32_t chunks =
+            chunks_on_context(ctx, rank, context, ctx.first_chunk[rank + 1]);
+        shadow.advance(context, ctx.signals().combine_chunk(rank),
+                       static_cast<std::uint64_t>(chunks));
     }
-    for (std::int32_t context = warp_index(); context < ctx.peers.gin_context_count; context += warp_count()) {
+    for (std::int32_t context = warp_index(); context < ctx.peers.gin_context_count;
+         context += warp_count()) {
         const ncclGin gin = gin_context(ctx.peers, context);
         gin.flush(ncclCoopWarp());
     }

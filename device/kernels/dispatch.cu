@@ -13,7 +13,8 @@ inline constexpr int kDispatchThreads = 512;
 /// Zeroes the shared counters, readies the copy ring. Ends with a block barrier.
 GIMLET_DEVICE void set_up(const DispatchContext& ctx) {
     const std::int32_t rings = ctx.exchange.shape.copy_warps * ctx.exchange.shape.slots_per_warp;
-    for (std::int32_t i = thread_index(); i < rings; i += block_threads()) mbarrier_init(ctx.mbarriers + i, 1);
+    for (std::int32_t i = thread_index(); i < rings; i += block_threads())
+        mbarrier_init(ctx.mbarriers + i, 1);
     if (thread_index() == 0) {
         *ctx.verdict = 0;
         mbarrier_init_fence();
@@ -26,7 +27,8 @@ GIMLET_DEVICE void set_up(const DispatchContext& ctx) {
     block_sync();
 }
 
-/// Counts, exchanges counts, computes slots. Block-uniform: false = the step failed, nothing may be sent.
+/// Counts, exchanges counts, computes slots. Block-uniform: false = the step failed, nothing may be
+/// sent.
 GIMLET_DEVICE bool find_slots(const DispatchContext& ctx) {
     const bool fresh = ctx.args.mode == RoutingMode::fresh;
     if (fresh) count_tokens(ctx);
@@ -40,8 +42,9 @@ GIMLET_DEVICE bool find_slots(const DispatchContext& ctx) {
     return !block_any(ctx.poisoned());
 }
 
-/// Last block of the grid, all threads: tells every peer that this rank's rows of the step are complete.
-/// Before: all blocks' writes happen-before (acq_rel on the finished counter, then a block barrier).
+/// Last block of the grid, all threads: tells every peer that this rank's rows of the step are
+/// complete. Before: all blocks' writes happen-before (acq_rel on the finished counter, then a
+/// block barrier).
 GIMLET_DEVICE void announce_rows(const DispatchContext& ctx) {
     const std::int32_t contexts = ctx.contexts().data_context_count();
     for (std::int32_t peer = thread_index(); peer < ctx.peers.rank_count; peer += block_threads()) {
@@ -51,9 +54,10 @@ GIMLET_DEVICE void announce_rows(const DispatchContext& ctx) {
         store_release<Scope::system>(words + ctx.peers.rank, ctx.epoch);
     }
     if (!ctx.has_gin_peers()) return;
-    // A strong signal covers one (context, peer): every context that may have carried rows rings once. It also rings
-    // the doorbell of whatever is still queued there.
-    for (std::int32_t i = thread_index(); i < ctx.peers.rank_count * contexts; i += block_threads()) {
+    // A strong signal covers one (context, peer): every context that may have carried rows rings
+    // once. It also rings the doorbell of whatever is still queued there.
+    for (std::int32_t i = thread_index(); i < ctx.peers.rank_count * contexts;
+         i += block_threads()) {
         const std::int32_t peer = i / contexts;
         if (is_lsa_peer(ctx.peers, peer)) continue;
         const ncclGin gin = gin_context(ctx.peers, ctx.contexts().data_context(i % contexts));
@@ -62,13 +66,15 @@ GIMLET_DEVICE void announce_rows(const DispatchContext& ctx) {
     }
 }
 
-/// Last block, all threads: waits until the rows of every source have landed here. Block-uniform verdict.
+/// Last block, all threads: waits until the rows of every source have landed here. Block-uniform
+/// verdict.
 GIMLET_DEVICE bool await_rows(const DispatchContext& ctx) {
     const WaitScope scope = ctx.wait_scope(Primitive::dispatch_arrival);
     const auto* arrival =
         reinterpret_cast<const std::uint64_t*>(ctx.peers.local + ctx.peers.layout.dispatch_arrival);
     bool good = true;
-    for (std::int32_t source = thread_index(); source < ctx.peers.rank_count; source += block_threads()) {
+    for (std::int32_t source = thread_index(); source < ctx.peers.rank_count;
+         source += block_threads()) {
         if (!is_lsa_peer(ctx.peers, source)) continue;
         const WaitStatus status =
             wait_until(scope, WaitTarget{source, -1, ctx.epoch}, [&](std::uint64_t& seen) {
@@ -80,7 +86,8 @@ GIMLET_DEVICE bool await_rows(const DispatchContext& ctx) {
     if (!ctx.has_gin_peers()) return block_all(good);
     const SignalShadow shadow(ctx.peers);
     const std::int32_t contexts = ctx.contexts().data_context_count();
-    for (std::int32_t i = thread_index(); i < ctx.peers.rank_count * contexts; i += block_threads()) {
+    for (std::int32_t i = thread_index(); i < ctx.peers.rank_count * contexts;
+         i += block_threads()) {
         const std::int32_t source = i / contexts;
         if (is_lsa_peer(ctx.peers, source)) continue;
         const std::int32_t context = ctx.contexts().data_context(i % contexts);
@@ -91,22 +98,26 @@ GIMLET_DEVICE bool await_rows(const DispatchContext& ctx) {
     return block_all(good);
 }
 
-/// Last block: advances the shadows of this step's signals and frees the send buffers (flush = sources reusable).
+/// Last block: advances the shadows of this step's signals and frees the send buffers (flush =
+/// sources reusable).
 GIMLET_DEVICE void settle_gin(const DispatchContext& ctx) {
     if (!ctx.has_gin_peers()) return;
     const SignalShadow shadow(ctx.peers);
     const std::int32_t contexts = ctx.contexts().data_context_count();
-    for (std::int32_t i = thread_index(); i < ctx.peers.rank_count * (contexts + 1); i += block_threads()) {
+    for (std::int32_t i = thread_index(); i < ctx.peers.rank_count * (contexts + 1);
+         i += block_threads()) {
         const std::int32_t source = i / (contexts + 1);
         if (is_lsa_peer(ctx.peers, source)) continue;
         const std::int32_t which = i % (contexts + 1);
         if (which == contexts) {
             shadow.advance(ctx.contexts().notify_context(), ctx.signals().count_row(source), 1);
         } else {
-            shadow.advance(ctx.contexts().data_context(which), ctx.signals().dispatch_arrival(source), 1);
+            shadow.advance(ctx.contexts().data_context(which),
+                           ctx.signals().dispatch_arrival(source), 1);
         }
     }
-    for (std::int32_t context = warp_index(); context < ctx.peers.gin_context_count; context += warp_count()) {
+    for (std::int32_t context = warp_index(); context < ctx.peers.gin_context_count;
+         context += warp_count()) {
         const ncclGin gin = gin_context(ctx.peers, context);
         gin.flush(ncclCoopWarp());
     }
@@ -117,7 +128,9 @@ GIMLET_DEVICE void finish(const DispatchContext& ctx) {
     block_sync();
     if (thread_index() == 0) {
         const auto last = static_cast<std::uint32_t>(block_count()) - 1u;
-        *ctx.verdict = fetch_inc_wrap_acq_rel<Scope::gpu>(&ctx.epochs->dispatch_finished, last) == last ? 1u : 0u;
+        *ctx.verdict =
+            fetch_inc_wrap_acq_rel<Scope::gpu>(&ctx.epochs->dispatch_finished, last) == last ? 1u
+                                                                                             : 0u;
     }
     block_sync();
     if (*ctx.verdict == 0) return;
@@ -150,8 +163,8 @@ GIMLET_GLOBAL void __launch_bounds__(kDispatchThreads, 1) dispatch_kernel(const 
 }  // namespace device
 
 std::uint32_t dispatch_shared_bytes(const ExchangeArgs& exchange, const KernelShape& shape) {
-    return DispatchSharedLayout::build(shape, exchange.peers.rank_count, exchange.experts.expert_count,
-                                       exchange.layout)
+    return DispatchSharedLayout::build(shape, exchange.peers.rank_count,
+                                       exchange.experts.expert_count, exchange.layout)
         .total_bytes;
 }
 

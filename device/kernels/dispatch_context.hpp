@@ -11,11 +11,12 @@
 
 namespace gimlet::device {
 
-/// Header word of a count row: what kind of step the sender is in, and whether it refused its input.
+/// Header word of a count row: what kind of step the sender is in, and whether it refused its
+/// input.
 enum class StepHeader : std::uint32_t { fresh = 0, cached = 1, refused = 2 };
 
-/// Tagged words carry their epoch's low half beside a 32-bit value, so that one relaxed 8-byte store is both data and
-/// flag, and no word is ever reset.
+/// Tagged words carry their epoch's low half beside a 32-bit value, so that one relaxed 8-byte
+/// store is both data and flag, and no word is ever reset.
 GIMLET_DEVICE std::uint64_t tagged(std::uint64_t epoch, std::uint32_t value) {
     return epoch << 32 | value;
 }
@@ -48,8 +49,8 @@ struct DispatchContext {
     GIMLET_DEVICE explicit DispatchContext(const DispatchArgs& a)
         : args(a), exchange(a.exchange), peers(a.exchange.peers) {
         std::byte* shared = dynamic_shared_memory();
-        const auto layout = DispatchSharedLayout::build(exchange.shape, peers.rank_count,
-                                                        exchange.experts.expert_count, exchange.layout);
+        const auto layout = DispatchSharedLayout::build(
+            exchange.shape, peers.rank_count, exchange.experts.expert_count, exchange.layout);
         slots = shared + layout.slots;
         mbarriers = reinterpret_cast<Mbarrier*>(shared + layout.mbarriers);
         peer_base = reinterpret_cast<std::uint64_t*>(shared + layout.peer_base);
@@ -97,46 +98,57 @@ struct DispatchContext {
     GIMLET_DEVICE const std::uint64_t* count_row(std::int32_t source) const {
         return reinterpret_cast<const std::uint64_t*>(peers.local + count_row_offset(source));
     }
-    /// A count of the step, after wait_for_counts: from the table (fresh) or from the routing (cached).
+    /// A count of the step, after wait_for_counts: from the table (fresh) or from the routing
+    /// (cached).
     GIMLET_DEVICE std::int32_t count(std::int32_t source, std::int32_t word) const {
         if (args.mode == RoutingMode::cached) {
-            return args.routing.counts[static_cast<std::int64_t>(source) * peers.shape.count_row_words() + word];
+            return args.routing
+                .counts[static_cast<std::int64_t>(source) * peers.shape.count_row_words() + word];
         }
         return static_cast<std::int32_t>(load_relaxed<Scope::system>(count_row(source) + word));
     }
 
-    /// Choice `k` of `token`, -1 if masked. Out-of-range values are reported by count_tokens and read as masked here.
+    /// Choice `k` of `token`, -1 if masked. Out-of-range values are reported by count_tokens and
+    /// read as masked here.
     GIMLET_DEVICE std::int64_t raw_expert(std::int32_t token, std::int32_t k) const {
         const std::int64_t at = static_cast<std::int64_t>(token) * exchange.topk + k;
-        if (args.index_type == IndexType::int64) return static_cast<const std::int64_t*>(args.expert_indices)[at];
+        if (args.index_type == IndexType::int64)
+            return static_cast<const std::int64_t*>(args.expert_indices)[at];
         return static_cast<const std::int32_t*>(args.expert_indices)[at];
     }
     GIMLET_DEVICE std::int32_t lane_expert(std::int32_t token, std::int32_t lane) const {
         if (lane >= exchange.topk) return -1;
         const std::int64_t expert = raw_expert(token, lane);
-        return expert >= 0 && expert < exchange.experts.expert_count ? static_cast<std::int32_t>(expert) : -1;
+        return expert >= 0 && expert < exchange.experts.expert_count
+                   ? static_cast<std::int32_t>(expert)
+                   : -1;
     }
 
     GIMLET_DEVICE WaitScope wait_scope(Primitive primitive) const {
-        return WaitScope{peers.deadline_ns, peers.error, &epochs->dispatch_poison, epoch, peers.rank,
-                         Tag::dispatch,     primitive};
+        return WaitScope{
+            peers.deadline_ns, peers.error, &epochs->dispatch_poison, epoch, peers.rank,
+            Tag::dispatch,     primitive};
     }
     /// Marks the step as failed: other blocks stop waiting and nobody announces the step's rows.
-    GIMLET_DEVICE void poison() const { store_relaxed<Scope::gpu>(&epochs->dispatch_poison, epoch); }
+    GIMLET_DEVICE void poison() const {
+        store_relaxed<Scope::gpu>(&epochs->dispatch_poison, epoch);
+    }
     /// True once any block of this kernel has failed; block-uniform only behind a block barrier.
     GIMLET_DEVICE bool poisoned() const {
         return load_relaxed<Scope::gpu>(&epochs->dispatch_poison) == epoch;
     }
 };
 
-/// What a warp knows of one token: per lane, the choice's expert and rank, and whether the lane's choice opens a row.
+/// What a warp knows of one token: per lane, the choice's expert and rank, and whether the lane's
+/// choice opens a row.
 struct TokenChoices {
     std::int32_t expert;  ///< -1 = masked or lane >= K
     std::int32_t rank;    ///< -1 = masked
     std::int32_t key;     ///< key of the row this choice opens, -1 = none
 };
 
-/// Warp-uniform. rank_major: the lowest choice of each distinct rank opens the row; expert_major: every choice does.
+/// Warp-uniform. rank_major: the lowest choice of each distinct rank opens the row; expert_major:
+/// every choice does.
 GIMLET_DEVICE TokenChoices token_choices(const DispatchContext& ctx, std::int32_t expert) {
     TokenChoices out{expert, -1, -1};
     if (expert >= 0) out.rank = ctx.exchange.experts.rank_of(expert);

@@ -4,35 +4,39 @@
 #include "device/channel/aggregated_put.hpp"
 #include "device/kernels/dispatch_slots.hpp"
 
-// Phase 3: rows by bulk copies (copy warps), metadata records by ordinary stores (the other warps). Rows of GIN
-// destinations go to the send buffer; whoever completes a chunk puts it.
+// Phase 3: rows by bulk copies (copy warps), metadata records by ordinary stores (the other warps).
+// Rows of GIN destinations go to the send buffer; whoever completes a chunk puts it.
 namespace gimlet::device {
 
 /// Payload and record of a chunk row are written by different warps: each counts once.
 inline constexpr std::int32_t kWritersPerRow = 2;
 
-/// Counts one more writer of a row of a GIN destination; the one who completes the row's chunk puts it.
-/// One thread, after its writes of that row are complete (bulk: wait_group; stores: behind a warp barrier).
-/// The acq_rel count at gpu scope hands the other writers' bytes to the putter; the put itself releases to the NIC.
+/// Counts one more writer of a row of a GIN destination; the one who completes the row's chunk puts
+/// it. One thread, after its writes of that row are complete (bulk: wait_group; stores: behind a
+/// warp barrier). The acq_rel count at gpu scope hands the other writers' bytes to the putter; the
+/// put itself releases to the NIC.
 GIMLET_DEVICE void count_send_row(const DispatchContext& ctx, std::int32_t key, std::int32_t home) {
     const std::int32_t ordinal = home - ctx.key_send[key];
     const std::int32_t chunk = ordinal / ctx.exchange.chunk_rows;
     const std::int32_t first = chunk * ctx.exchange.chunk_rows;
     const std::int32_t left = ctx.key_count[key] - first;
     const std::int32_t rows = left < ctx.exchange.chunk_rows ? left : ctx.exchange.chunk_rows;
-    auto* counters = reinterpret_cast<std::uint32_t*>(ctx.peers.local + ctx.peers.layout.send_chunks);
+    auto* counters =
+        reinterpret_cast<std::uint32_t*>(ctx.peers.local + ctx.peers.layout.send_chunks);
     std::uint32_t* counter = counters + ctx.key_chunk[key] + chunk;
     const auto full = static_cast<std::uint32_t>(rows * kWritersPerRow);
     if (fetch_inc_wrap_acq_rel<Scope::gpu>(counter, full - 1) != full - 1) return;
 
     const std::int32_t peer = ctx.rank_of_key(key);
-    const ncclGin gin = gin_context(ctx.peers, ctx.contexts().data_context(ctx.key_chunk[key] + chunk));
+    const ncclGin gin =
+        gin_context(ctx.peers, ctx.contexts().data_context(ctx.key_chunk[key] + chunk));
     const RegionOffsets& regions = ctx.exchange.regions;
     const TokenLayout& token = ctx.exchange.token_layout;
     const std::uint64_t from = static_cast<std::uint64_t>(ctx.key_send[key] + first);
     const std::uint64_t to = static_cast<std::uint64_t>(ctx.key_base[key] + first);
     AggregatedPut batch(gin, world_team(ctx.peers), peer, ctx.peers.window);
-    batch.put(regions.recv_rows[ctx.parity] + to * token.row_bytes, regions.send_rows + from * token.row_bytes,
+    batch.put(regions.recv_rows[ctx.parity] + to * token.row_bytes,
+              regions.send_rows + from * token.row_bytes,
               static_cast<std::uint64_t>(rows) * token.row_bytes);
     batch.put(regions.recv_meta[ctx.parity] + to * token.record_bytes(),
               regions.send_meta + from * token.record_bytes(),
@@ -42,9 +46,9 @@ GIMLET_DEVICE void count_send_row(const DispatchContext& ctx, std::int32_t key, 
 
 /// One lane's share of a token: where its row and record go.
 struct LaneTarget {
-    std::byte* window;    ///< base of an LSA destination, else this rank's own (send buffer)
-    std::int32_t index;   ///< row index in recv_rows or send_rows
-    std::int32_t key;     ///< key of a GIN row, -1 for an LSA row or none
+    std::byte* window;   ///< base of an LSA destination, else this rank's own (send buffer)
+    std::int32_t index;  ///< row index in recv_rows or send_rows
+    std::int32_t key;    ///< key of a GIN row, -1 for an LSA row or none
     bool active;
 };
 
@@ -88,7 +92,9 @@ struct CopyUnits {
         const std::int32_t span = ctx.token_end - first_token;
         count = span > 0 ? (span + stride - 1) / stride * pieces : 0;
     }
-    GIMLET_DEVICE std::int32_t token(std::int32_t unit) const { return first_token + unit / pieces * stride; }
+    GIMLET_DEVICE std::int32_t token(std::int32_t unit) const {
+        return first_token + unit / pieces * stride;
+    }
     GIMLET_DEVICE std::uint32_t offset(std::int32_t unit) const {
         return static_cast<std::uint32_t>(unit % pieces) * piece_bytes;
     }
@@ -118,12 +124,14 @@ struct CopyRing {
     }
 };
 
-/// Lane 0 starts the bulk load of one unit. The slot must be free: its earlier stores have been read.
-GIMLET_DEVICE void load_unit(const DispatchContext& ctx, const CopyUnits& units, const CopyRing& ring,
-                             std::int32_t unit) {
+/// Lane 0 starts the bulk load of one unit. The slot must be free: its earlier stores have been
+/// read.
+GIMLET_DEVICE void load_unit(const DispatchContext& ctx, const CopyUnits& units,
+                             const CopyRing& ring, std::int32_t unit) {
     if (lane_index() != 0 || unit >= units.count) return;
     Mbarrier* barrier = ring.barriers + unit % ring.depth;
-    const std::byte* row = ctx.args.rows + static_cast<std::int64_t>(units.token(unit)) * units.row_bytes;
+    const std::byte* row =
+        ctx.args.rows + static_cast<std::int64_t>(units.token(unit)) * units.row_bytes;
     mbarrier_arrive_expect_tx(barrier, units.bytes(unit));
     bulk_load(ring.slot(unit), row + units.offset(unit), units.bytes(unit), barrier);
 }
@@ -136,8 +144,8 @@ GIMLET_DEVICE void start_loads(const DispatchContext& ctx) {
     for (std::int32_t unit = 0; unit < ring.depth; ++unit) load_unit(ctx, units, ring, unit);
 }
 
-/// Drains loads that start_loads began when the step fails before its copy phase: shared memory must not be written
-/// after the block has left.
+/// Drains loads that start_loads began when the step fails before its copy phase: shared memory
+/// must not be written after the block has left.
 GIMLET_DEVICE void abandon_loads(const DispatchContext& ctx) {
     if (warp_index() >= ctx.exchange.shape.copy_warps) return;
     const CopyUnits units(ctx);
@@ -147,8 +155,8 @@ GIMLET_DEVICE void abandon_loads(const DispatchContext& ctx) {
     }
 }
 
-/// Copy warps: rows from the caller's tensor to their final slots (or to the send buffer). On return all stores of the
-/// calling thread are complete, not only read.
+/// Copy warps: rows from the caller's tensor to their final slots (or to the send buffer). On
+/// return all stores of the calling thread are complete, not only read.
 GIMLET_DEVICE void copy_rows(const DispatchContext& ctx) {
     const CopyUnits units(ctx);
     const CopyRing ring(ctx);
@@ -161,12 +169,16 @@ GIMLET_DEVICE void copy_rows(const DispatchContext& ctx) {
         if (unit % units.pieces == 0) {
             previous = target;
             target = next;
-            if (unit + units.pieces < units.count) next = lane_target(ctx, units.token(unit + units.pieces));
+            if (unit + units.pieces < units.count)
+                next = lane_target(ctx, units.token(unit + units.pieces));
         }
-        mbarrier_wait(ring.barriers + unit % ring.depth, static_cast<std::uint32_t>(unit / ring.depth) & 1u);
+        mbarrier_wait(ring.barriers + unit % ring.depth,
+                      static_cast<std::uint32_t>(unit / ring.depth) & 1u);
         if (target.active) {
-            const std::uint64_t region = target.key < 0 ? regions.recv_rows[ctx.parity] : regions.send_rows;
-            std::byte* row = target.window + region + static_cast<std::uint64_t>(target.index) * units.row_bytes;
+            const std::uint64_t region =
+                target.key < 0 ? regions.recv_rows[ctx.parity] : regions.send_rows;
+            std::byte* row =
+                target.window + region + static_cast<std::uint64_t>(target.index) * units.row_bytes;
             bulk_store(row + units.offset(unit), ring.slot(unit), units.bytes(unit));
         }
         bulk_commit();
@@ -186,22 +198,26 @@ GIMLET_DEVICE void copy_rows(const DispatchContext& ctx) {
     }
     bulk_wait<0>();
     fence_proxy_async();
-    if (gin_peers && target.active && target.key >= 0) count_send_row(ctx, target.key, target.index);
+    if (gin_peers && target.active && target.key >= 0)
+        count_send_row(ctx, target.key, target.index);
 }
 
 /// Word `word` of the record that serves choice `choice` of `token` at `rank`.
-GIMLET_DEVICE std::uint32_t record_word(const DispatchContext& ctx, std::int32_t token, std::int32_t choice,
-                                        std::int32_t rank, std::uint32_t word) {
+GIMLET_DEVICE std::uint32_t record_word(const DispatchContext& ctx, std::int32_t token,
+                                        std::int32_t choice, std::int32_t rank,
+                                        std::uint32_t word) {
     const TokenLayout& layout = ctx.exchange.token_layout;
     if (word == layout.token_word()) return static_cast<std::uint32_t>(token);
     if (word == layout.source_word()) return static_cast<std::uint32_t>(ctx.peers.rank);
     if (word >= layout.used_words()) return 0;
     if (word >= layout.scale_word()) {
-        const std::int64_t at = static_cast<std::int64_t>(token) * layout.scale_words + (word - layout.scale_word());
+        const std::int64_t at =
+            static_cast<std::int64_t>(token) * layout.scale_words + (word - layout.scale_word());
         return ctx.args.scales[at];
     }
     const bool weight = word >= layout.weight_word();
-    auto k = static_cast<std::int32_t>(word - (weight ? layout.weight_word() : layout.index_word()));
+    auto k =
+        static_cast<std::int32_t>(word - (weight ? layout.weight_word() : layout.index_word()));
     if (!ctx.rank_major()) k = choice;
     const std::int64_t at = static_cast<std::int64_t>(token) * ctx.exchange.topk + k;
     if (weight) {
@@ -222,18 +238,21 @@ GIMLET_DEVICE void write_records(const DispatchContext& ctx) {
     const std::int32_t stride = warp_count() - copy_warps;
     const RegionOffsets& regions = ctx.exchange.regions;
     const TokenLayout& layout = ctx.exchange.token_layout;
-    for (std::int32_t token = ctx.token_begin + warp_index() - copy_warps; token < ctx.token_end; token += stride) {
+    for (std::int32_t token = ctx.token_begin + warp_index() - copy_warps; token < ctx.token_end;
+         token += stride) {
         const LaneTarget target = lane_target(ctx, token);
         const std::int64_t at = static_cast<std::int64_t>(token) * ctx.exchange.topk + lane_index();
         const std::int32_t rank = target.active ? ctx.args.routing.slots[at].rank : -1;
-        const std::uint64_t region = target.key < 0 ? regions.recv_meta[ctx.parity] : regions.send_meta;
+        const std::uint64_t region =
+            target.key < 0 ? regions.recv_meta[ctx.parity] : regions.send_meta;
         const std::uint64_t mine = reinterpret_cast<std::uint64_t>(target.window) + region +
                                    static_cast<std::uint64_t>(target.index) * layout.record_bytes();
         for (std::uint32_t left = warp_ballot(target.active); left != 0; left &= left - 1) {
             const std::int32_t choice = __ffs(static_cast<int>(left)) - 1;
             auto* record = reinterpret_cast<std::uint32_t*>(shuffle(mine, choice));
             const std::int32_t to = shuffle(rank, choice);
-            for (std::uint32_t word = lane_index(); word < layout.record_words(); word += kWarpSize) {
+            for (std::uint32_t word = lane_index(); word < layout.record_words();
+                 word += kWarpSize) {
                 record[word] = record_word(ctx, token, choice, to, word);
             }
         }
@@ -242,8 +261,8 @@ GIMLET_DEVICE void write_records(const DispatchContext& ctx) {
     }
 }
 
-/// expert_major: marks (and clears, if asked) the rows between an expert's last row and the next aligned start. These
-/// rows are local; peers never write them. Blocks take experts in turn.
+/// expert_major: marks (and clears, if asked) the rows between an expert's last row and the next
+/// aligned start. These rows are local; peers never write them. Blocks take experts in turn.
 GIMLET_DEVICE void fill_gaps(const DispatchContext& ctx) {
     if (ctx.rank_major() || ctx.exchange.expert_alignment <= 1) return;
     const TokenLayout& layout = ctx.exchange.token_layout;
@@ -264,7 +283,8 @@ GIMLET_DEVICE void fill_gaps(const DispatchContext& ctx) {
         if (ctx.exchange.pad_fill != PadFill::zero) continue;
         const std::int64_t vectors = (start - begin) * layout.row_bytes / 16;
         auto* row = reinterpret_cast<Vec16*>(rows + begin * layout.row_bytes);
-        for (std::int64_t v = thread_index(); v < vectors; v += block_threads()) store_vec(row + v, Vec16{});
+        for (std::int64_t v = thread_index(); v < vectors; v += block_threads())
+            store_vec(row + v, Vec16{});
     }
 }
 

@@ -4,8 +4,8 @@
 #include "device/kernels/dispatch_context.hpp"
 #include "device/sync/signal_shadow.hpp"
 
-// Phase 1 of a fresh dispatch: every block counts its own tokens, the blocks exchange counts through local memory, and
-// block p sends this rank's count row to peer p (p, p + blocks, ...).
+// Phase 1 of a fresh dispatch: every block counts its own tokens, the blocks exchange counts
+// through local memory, and block p sends this rank's count row to peer p (p, p + blocks, ...).
 namespace gimlet::device {
 
 struct TokenRange {
@@ -16,34 +16,40 @@ struct TokenRange {
 /// The part of the block's tokens that count warp `warp` owns.
 GIMLET_DEVICE TokenRange warp_tokens(const DispatchContext& ctx, std::int32_t warp) {
     const std::int32_t tokens = ctx.token_end - ctx.token_begin;
-    const std::int32_t per_warp = (tokens + ctx.exchange.shape.count_warps - 1) / ctx.exchange.shape.count_warps;
+    const std::int32_t per_warp =
+        (tokens + ctx.exchange.shape.count_warps - 1) / ctx.exchange.shape.count_warps;
     TokenRange range{ctx.token_begin + warp * per_warp, ctx.token_begin + (warp + 1) * per_warp};
     if (range.begin > ctx.token_end) range.begin = ctx.token_end;
     if (range.end > ctx.token_end) range.end = ctx.token_end;
     return range;
 }
 
-/// Reports a choice below -1, at or above E, or named twice by its token. Warp-uniform result: true = fault.
+/// Reports a choice below -1, at or above E, or named twice by its token. Warp-uniform result: true
+/// = fault.
 GIMLET_DEVICE bool check_choices(const DispatchContext& ctx, std::int32_t token) {
     const std::int32_t lane = lane_index();
     const bool mine = lane < ctx.exchange.topk;
     const std::int64_t expert = mine ? ctx.raw_expert(token, lane) : -1;
     const bool out_of_range = expert < -1 || expert >= ctx.exchange.experts.expert_count;
-    const std::uint32_t same = __match_any_sync(0xffffffffu, static_cast<unsigned long long>(expert));
+    const std::uint32_t same =
+        __match_any_sync(0xffffffffu, static_cast<unsigned long long>(expert));
     const bool duplicate = expert >= 0 && (same & (same - 1)) != 0;
     const bool fault = out_of_range || duplicate;
     if (fault) {
-        const WaitTarget target{-1, -1, static_cast<std::uint64_t>(ctx.exchange.experts.expert_count)};
-        report_fault(ctx.wait_scope(Primitive::none), target,
-                     out_of_range ? DeviceFault::expert_out_of_range : DeviceFault::duplicate_expert,
-                     static_cast<std::uint64_t>(expert), 0, token);
+        const WaitTarget target{-1, -1,
+                                static_cast<std::uint64_t>(ctx.exchange.experts.expert_count)};
+        report_fault(
+            ctx.wait_scope(Primitive::none), target,
+            out_of_range ? DeviceFault::expert_out_of_range : DeviceFault::duplicate_expert,
+            static_cast<std::uint64_t>(expert), 0, token);
         ctx.poison();
     }
     return warp_any(fault);
 }
 
-/// Fills block_counts and warp_keys (both zero before) from this block's tokens; publishes block_counts to the other
-/// blocks. Contains block barriers. A faulty token leaves its mark in the published verdict word (see fault_word).
+/// Fills block_counts and warp_keys (both zero before) from this block's tokens; publishes
+/// block_counts to the other blocks. Contains block barriers. A faulty token leaves its mark in the
+/// published verdict word (see fault_word).
 GIMLET_DEVICE void count_tokens(const DispatchContext& ctx) {
     const std::int32_t warp = warp_index();
     const std::int32_t lane = lane_index();
@@ -58,46 +64,54 @@ GIMLET_DEVICE void count_tokens(const DispatchContext& ctx) {
             const std::uint32_t same = __match_any_sync(0xffffffffu, choice.rank);
             const bool opens_rank = choice.rank >= 0 && __ffs(static_cast<int>(same)) - 1 == lane;
             if (opens_rank) atomicAdd(ctx.block_counts + choice.rank, 1);
-            if (choice.expert >= 0) atomicAdd(ctx.block_counts + ctx.peers.rank_count + choice.expert, 1);
+            if (choice.expert >= 0)
+                atomicAdd(ctx.block_counts + ctx.peers.rank_count + choice.expert, 1);
             warp_sync();
         }
         if (fault && lane == 0) *ctx.verdict = 1;
     }
     block_sync();
-    // A fault shows in bit 31 of the block's first word: every block that reads the row refuses the step with it.
+    // A fault shows in bit 31 of the block's first word: every block that reads the row refuses the
+    // step with it.
     const std::int32_t words = ctx.peers.shape.block_row_words();
-    auto* row = reinterpret_cast<std::uint64_t*>(ctx.peers.local + ctx.peers.layout.block_counts) +
-                (static_cast<std::int64_t>(ctx.parity) * ctx.peers.shape.block_count + block_index()) * words;
+    auto* row =
+        reinterpret_cast<std::uint64_t*>(ctx.peers.local + ctx.peers.layout.block_counts) +
+        (static_cast<std::int64_t>(ctx.parity) * ctx.peers.shape.block_count + block_index()) *
+            words;
     const std::uint32_t mark = *ctx.verdict != 0 ? 1u << 31 : 0u;
     for (std::int32_t i = thread_index(); i < words; i += block_threads()) {
-        store_relaxed<Scope::gpu>(row + i, tagged(ctx.epoch, static_cast<std::uint32_t>(ctx.block_counts[i]) | mark));
+        store_relaxed<Scope::gpu>(
+            row + i, tagged(ctx.epoch, static_cast<std::uint32_t>(ctx.block_counts[i]) | mark));
     }
 }
 
-/// Sum over blocks [0, block_end) of word `word` of their rows; 8 neighbouring lanes share one sum. Fails the wait scope
-/// by status; sets `refused` if any block found a fault.
+/// Sum over blocks [0, block_end) of word `word` of their rows; 8 neighbouring lanes share one sum.
+/// Fails the wait scope by status; sets `refused` if any block found a fault.
 struct BlockSum {
     std::int32_t value;
     WaitStatus status;
     bool refused;
 };
 
-GIMLET_DEVICE BlockSum sum_over_blocks(const DispatchContext& ctx, std::int32_t word, std::int32_t block_end) {
+GIMLET_DEVICE BlockSum sum_over_blocks(const DispatchContext& ctx, std::int32_t word,
+                                       std::int32_t block_end) {
     constexpr std::int32_t kShare = 8;
     const std::int32_t words = ctx.peers.shape.block_row_words();
-    const auto* rows = reinterpret_cast<const std::uint64_t*>(ctx.peers.local + ctx.peers.layout.block_counts) +
-                       static_cast<std::int64_t>(ctx.parity) * ctx.peers.shape.block_count * words + word;
+    const auto* rows =
+        reinterpret_cast<const std::uint64_t*>(ctx.peers.local + ctx.peers.layout.block_counts) +
+        static_cast<std::int64_t>(ctx.parity) * ctx.peers.shape.block_count * words + word;
     const WaitScope scope = ctx.wait_scope(Primitive::count_exchange);
     BlockSum out{0, WaitStatus::ok, false};
     for (std::int32_t block = lane_index() % kShare; block < block_end; block += kShare) {
         const std::uint64_t* at = rows + static_cast<std::int64_t>(block) * words;
         std::uint64_t value = load_relaxed<Scope::gpu>(at);
         if (!has_tag(value, ctx.epoch) && out.status == WaitStatus::ok) {
-            out.status = wait_until(scope, WaitTarget{ctx.peers.rank, -1, ctx.epoch}, [&](std::uint64_t& seen) {
-                value = load_relaxed<Scope::gpu>(at);
-                seen = value >> 32;
-                return has_tag(value, ctx.epoch);
-            });
+            out.status = wait_until(scope, WaitTarget{ctx.peers.rank, -1, ctx.epoch},
+                                    [&](std::uint64_t& seen) {
+                                        value = load_relaxed<Scope::gpu>(at);
+                                        seen = value >> 32;
+                                        return has_tag(value, ctx.epoch);
+                                    });
         }
         const auto low = static_cast<std::uint32_t>(value);
         out.refused = out.refused || (low >> 31) != 0;
@@ -108,12 +122,14 @@ GIMLET_DEVICE BlockSum sum_over_blocks(const DispatchContext& ctx, std::int32_t 
 
 /// Adds the 8 lanes' shares; every lane of the warp must call.
 GIMLET_DEVICE std::int32_t reduce_share(std::int32_t value) {
-    for (std::int32_t step = 4; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+    for (std::int32_t step = 4; step > 0; step /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, step);
     return value;
 }
 
-/// Turns warp_keys from counts into the running ordinals that slots start from: for every key, tokens of lower blocks
-/// plus tokens of lower count warps. Block-uniform verdict; contains block barriers.
+/// Turns warp_keys from counts into the running ordinals that slots start from: for every key,
+/// tokens of lower blocks plus tokens of lower count warps. Block-uniform verdict; contains block
+/// barriers.
 GIMLET_DEVICE bool start_ordinals(const DispatchContext& ctx) {
     const std::int32_t keys = ctx.key_total_count();
     const std::int32_t first_word = ctx.rank_major() ? 0 : ctx.peers.rank_count;
@@ -136,26 +152,32 @@ GIMLET_DEVICE bool start_ordinals(const DispatchContext& ctx) {
     return block_all(good && *ctx.verdict == 0);
 }
 
-/// The count word `index` (1 ..) that peer `peer` gets: rank counts, then the expert counts that it needs.
-GIMLET_DEVICE std::int32_t source_word(const DispatchContext& ctx, std::int32_t peer, std::int32_t index) {
+/// The count word `index` (1 ..) that peer `peer` gets: rank counts, then the expert counts that it
+/// needs.
+GIMLET_DEVICE std::int32_t source_word(const DispatchContext& ctx, std::int32_t peer,
+                                       std::int32_t index) {
     const std::int32_t ranks = ctx.peers.rank_count;
     if (index < 1 + ranks) return index - 1;
     const std::int32_t expert = index - 1 - ranks;
     if (!ctx.rank_major()) return ranks + expert;
-    return expert < ctx.exchange.experts.local_count(peer) ? ranks + ctx.exchange.experts.first(peer) + expert : -1;
+    return expert < ctx.exchange.experts.local_count(peer)
+               ? ranks + ctx.exchange.experts.first(peer) + expert
+               : -1;
 }
 
-/// Writes this rank's count row to one peer: LSA peers by stores, other peers by one put with a weak signal. A refused
-/// step sends the header alone, so that peers leave at once instead of at their deadline.
-/// Whole block; contains block barriers.
+/// Writes this rank's count row to one peer: LSA peers by stores, other peers by one put with a
+/// weak signal. A refused step sends the header alone, so that peers leave at once instead of at
+/// their deadline. Whole block; contains block barriers.
 GIMLET_DEVICE void send_count_row(const DispatchContext& ctx, std::int32_t peer) {
     const std::int32_t words = 1 + ctx.peers.rank_count + ctx.peers.shape.expert_words;
     const bool lsa = is_lsa_peer(ctx.peers, peer);
-    const std::uint64_t row = (static_cast<std::uint64_t>(ctx.parity) * ctx.peers.rank_count + peer) *
-                              ctx.peers.shape.count_row_words() * 8u;
+    const std::uint64_t row =
+        (static_cast<std::uint64_t>(ctx.parity) * ctx.peers.rank_count + peer) *
+        ctx.peers.shape.count_row_words() * 8u;
     const std::uint64_t target_offset = ctx.count_row_offset(ctx.peers.rank);
-    auto* out = reinterpret_cast<std::uint64_t*>(lsa ? peer_pointer(ctx.peers, peer, target_offset)
-                                                     : ctx.peers.local + ctx.peers.layout.count_send + row);
+    auto* out =
+        reinterpret_cast<std::uint64_t*>(lsa ? peer_pointer(ctx.peers, peer, target_offset)
+                                             : ctx.peers.local + ctx.peers.layout.count_send + row);
     bool refused = *ctx.verdict != 0;
     const bool fresh = ctx.args.mode == RoutingMode::fresh;
     for (std::int32_t base = 1; fresh && base < words; base += block_threads() / 8) {
@@ -166,17 +188,22 @@ GIMLET_DEVICE void send_count_row(const DispatchContext& ctx, std::int32_t peer)
         const std::int32_t value = reduce_share(sum.value);
         refused = refused || sum.refused || sum.status != WaitStatus::ok;
         if (index < words && lane_index() % 8 == 0) {
-            store_relaxed<Scope::system>(out + index, tagged(ctx.epoch, static_cast<std::uint32_t>(value)));
+            store_relaxed<Scope::system>(out + index,
+                                         tagged(ctx.epoch, static_cast<std::uint32_t>(value)));
         }
     }
     refused = block_any(refused);
     if (thread_index() != 0) return;
-    const StepHeader header = refused ? StepHeader::refused : fresh ? StepHeader::fresh : StepHeader::cached;
-    // Release: what this rank read of the receive buffers in earlier steps is over before the peer may write them.
+    const StepHeader header = refused ? StepHeader::refused
+                              : fresh ? StepHeader::fresh
+                                      : StepHeader::cached;
+    // Release: what this rank read of the receive buffers in earlier steps is over before the peer
+    // may write them.
     store_release<Scope::system>(out, tagged(ctx.epoch, static_cast<std::uint32_t>(header)));
     if (lsa) return;
     const ncclGin gin = gin_context(ctx.peers, ctx.contexts().notify_context());
-    const std::uint64_t bytes = static_cast<std::uint64_t>(fresh ? ctx.peers.shape.count_row_words() : 2) * 8u;
+    const std::uint64_t bytes =
+        static_cast<std::uint64_t>(fresh ? ctx.peers.shape.count_row_words() : 2) * 8u;
     gin.put(world_team(ctx.peers), peer, ctx.peers.window, target_offset, ctx.peers.window,
             ctx.peers.layout.count_send + row, bytes,
             ncclGin_WeakSignalInc{ctx.signals().count_row(ctx.peers.rank)});
@@ -191,7 +218,8 @@ GIMLET_DEVICE void send_count_rows(const DispatchContext& ctx) {
 }
 
 /// Waits for one word of a count row and checks the header.
-GIMLET_DEVICE bool wait_count_word(const DispatchContext& ctx, std::int32_t source, std::int32_t index) {
+GIMLET_DEVICE bool wait_count_word(const DispatchContext& ctx, std::int32_t source,
+                                   std::int32_t index) {
     const std::uint64_t* at = ctx.count_row(source) + index;
     const WaitScope scope = ctx.wait_scope(Primitive::count_exchange);
     std::uint64_t value = 0;
@@ -204,35 +232,39 @@ GIMLET_DEVICE bool wait_count_word(const DispatchContext& ctx, std::int32_t sour
     if (status != WaitStatus::ok) return false;
     if (index != 0) return true;
     const auto header = static_cast<StepHeader>(static_cast<std::uint32_t>(value));
-    const StepHeader own = ctx.args.mode == RoutingMode::fresh ? StepHeader::fresh : StepHeader::cached;
+    const StepHeader own =
+        ctx.args.mode == RoutingMode::fresh ? StepHeader::fresh : StepHeader::cached;
     if (header == own) return true;
-    report_fault(scope, WaitTarget{source, -1, static_cast<std::uint64_t>(own)},
-                 header == StepHeader::refused ? DeviceFault::peer_refused : DeviceFault::mode_mismatch,
-                 static_cast<std::uint64_t>(header), 0);
+    report_fault(
+        scope, WaitTarget{source, -1, static_cast<std::uint64_t>(own)},
+        header == StepHeader::refused ? DeviceFault::peer_refused : DeviceFault::mode_mismatch,
+        static_cast<std::uint64_t>(header), 0);
     ctx.poison();
     return false;
 }
 
 /// Waits until every rank's count row of this step is here. Returns a block-uniform verdict.
-/// Afterwards every peer has entered this step, so what it read of the receive buffers two steps ago is over, and
-/// ctx.count() may be used by every thread of the block.
+/// Afterwards every peer has entered this step, so what it read of the receive buffers two steps
+/// ago is over, and ctx.count() may be used by every thread of the block.
 GIMLET_DEVICE bool wait_for_counts(const DispatchContext& ctx) {
     const bool fresh = ctx.args.mode == RoutingMode::fresh;
     const bool need_experts = !ctx.rank_major() || block_index() == 0;
     std::int32_t words = 1;
     if (fresh) words += ctx.peers.rank_count + (need_experts ? ctx.peers.shape.expert_words : 0);
     bool good = true;
-    for (std::int32_t source = thread_index(); source < ctx.peers.rank_count; source += block_threads()) {
+    for (std::int32_t source = thread_index(); source < ctx.peers.rank_count;
+         source += block_threads()) {
         if (is_lsa_peer(ctx.peers, source)) continue;
         const SignalShadow shadow(ctx.peers);
         good = good && shadow.wait_meet(ctx.wait_scope(Primitive::count_exchange), source,
-                                        ctx.contexts().notify_context(), ctx.signals().count_row(source),
-                                        1) == WaitStatus::ok;
+                                        ctx.contexts().notify_context(),
+                                        ctx.signals().count_row(source), 1) == WaitStatus::ok;
     }
     if (!block_all(good)) return false;
     const std::int64_t all = static_cast<std::int64_t>(words) * ctx.peers.rank_count;
     for (std::int64_t i = thread_index(); i < all && good; i += block_threads()) {
-        good = wait_count_word(ctx, static_cast<std::int32_t>(i / words), static_cast<std::int32_t>(i % words));
+        good = wait_count_word(ctx, static_cast<std::int32_t>(i / words),
+                               static_cast<std::int32_t>(i % words));
     }
     return block_all(good);
 }

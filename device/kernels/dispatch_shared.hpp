@@ -7,11 +7,11 @@
 
 namespace gimlet {
 
-/// Byte offsets of everything the dispatch kernel keeps in dynamic shared memory. One function gives offsets and
-/// total, for the host's launch and for the device's pointers.
+/// Byte offsets of everything the dispatch kernel keeps in dynamic shared memory. One function
+/// gives offsets and total, for the host's launch and for the device's pointers.
 ///
-/// A key is what owns a contiguous range of final slots: the destination rank (rank_major) or the expert
-/// (expert_major).
+/// A key is what owns a contiguous range of final slots: the destination rank (rank_major) or the
+/// expert (expert_major).
 struct DispatchSharedLayout {
     std::uint32_t slots;         ///< copy_warps * slots_per_warp row slots, 128-byte aligned
     std::uint32_t mbarriers;     ///< u64 per slot

@@ -3,19 +3,21 @@
 
 #include "device/kernels/dispatch_count.hpp"
 
-// Phase 2: from the table of counts to final slots. All of it is computed redundantly by every block, so that no grid
-// barrier is needed; every rank computes the same numbers.
+// Phase 2: from the table of counts to final slots. All of it is computed redundantly by every
+// block, so that no grid barrier is needed; every rank computes the same numbers.
 namespace gimlet::device {
 
 /// Fills peer_base: the window base of each LSA peer, 0 for peers behind GIN.
 GIMLET_DEVICE void fill_peer_bases(const DispatchContext& ctx) {
     for (std::int32_t rank = thread_index(); rank < ctx.peers.rank_count; rank += block_threads()) {
         const bool lsa = is_lsa_peer(ctx.peers, rank);
-        ctx.peer_base[rank] = lsa ? reinterpret_cast<std::uint64_t>(peer_pointer(ctx.peers, rank, 0)) : 0;
+        ctx.peer_base[rank] =
+            lsa ? reinterpret_cast<std::uint64_t>(peer_pointer(ctx.peers, rank, 0)) : 0;
     }
 }
 
-/// Reports rows that would not fit the receive buffer of `rank`. Every rank sees the same counts and stops alike.
+/// Reports rows that would not fit the receive buffer of `rank`. Every rank sees the same counts
+/// and stops alike.
 GIMLET_DEVICE bool fits(const DispatchContext& ctx, std::int32_t rank, std::int64_t rows) {
     if (rows <= ctx.exchange.row_capacity) return true;
     report_fault(ctx.wait_scope(Primitive::count_exchange),
@@ -25,7 +27,8 @@ GIMLET_DEVICE bool fits(const DispatchContext& ctx, std::int32_t rank, std::int6
     return false;
 }
 
-/// expert_major: adds to key_base each expert's aligned block start within its owner. One thread per rank.
+/// expert_major: adds to key_base each expert's aligned block start within its owner. One thread
+/// per rank.
 GIMLET_DEVICE bool add_block_starts(const DispatchContext& ctx) {
     bool good = true;
     const std::int64_t alignment = ctx.exchange.expert_alignment;
@@ -41,7 +44,8 @@ GIMLET_DEVICE bool add_block_starts(const DispatchContext& ctx) {
     return good;
 }
 
-/// GIN keys get consecutive ranges of the send buffer and of the chunk counters, in key order. One warp.
+/// GIN keys get consecutive ranges of the send buffer and of the chunk counters, in key order. One
+/// warp.
 GIMLET_DEVICE void place_send_ranges(const DispatchContext& ctx) {
     if (warp_index() != 0) return;
     std::int32_t send = 0;
@@ -71,8 +75,8 @@ GIMLET_DEVICE void place_send_ranges(const DispatchContext& ctx) {
     }
 }
 
-/// Computes key_base, key_count, key_total and, with GIN peers, the send ranges. Whole block, after wait_for_counts;
-/// contains block barriers. Block-uniform verdict.
+/// Computes key_base, key_count, key_total and, with GIN peers, the send ranges. Whole block, after
+/// wait_for_counts; contains block barriers. Block-uniform verdict.
 GIMLET_DEVICE bool build_key_tables(const DispatchContext& ctx) {
     bool good = true;
     const std::int32_t keys = ctx.key_total_count();
@@ -96,7 +100,8 @@ GIMLET_DEVICE bool build_key_tables(const DispatchContext& ctx) {
     return block_all(good);
 }
 
-/// Writes the slots of this block's tokens into the routing, from the ordinals that start_ordinals left in warp_keys.
+/// Writes the slots of this block's tokens into the routing, from the ordinals that start_ordinals
+/// left in warp_keys.
 GIMLET_DEVICE void assign_slots(const DispatchContext& ctx) {
     const std::int32_t warp = warp_index();
     if (warp >= ctx.exchange.shape.count_warps) return;
@@ -152,7 +157,8 @@ GIMLET_DEVICE void fill_step_arrays(const DispatchContext& ctx, StepCounts* step
         }
         expert_counts[i] = rows;
     }
-    for (std::int32_t source = thread_index(); source < ctx.peers.rank_count; source += block_threads()) {
+    for (std::int32_t source = thread_index(); source < ctx.peers.rank_count;
+         source += block_threads()) {
         source_offsets[source + 1] = rows_from(ctx, source);
     }
     block_sync();
@@ -175,22 +181,24 @@ GIMLET_DEVICE void fill_step_arrays(const DispatchContext& ctx, StepCounts* step
     step->local_expert_count = local;
 }
 
-/// Block 0 of a fresh step writes what the routing keeps: counts of all ranks, StepCounts, and the host's copy. The
-/// host's epoch word comes last, so that a host that polls it sees the rest.
+/// Block 0 of a fresh step writes what the routing keeps: counts of all ranks, StepCounts, and the
+/// host's copy. The host's epoch word comes last, so that a host that polls it sees the rest.
 GIMLET_DEVICE void record_step(const DispatchContext& ctx) {
     if (block_index() != 0) return;
     StepCounts* step = ctx.args.routing.step;
     if (ctx.args.mode == RoutingMode::fresh) {
         const std::int32_t row_words = ctx.peers.shape.count_row_words();
         const std::int32_t used = 1 + ctx.peers.rank_count + ctx.peers.shape.expert_words;
-        for (std::int32_t i = thread_index(); i < row_words * ctx.peers.rank_count; i += block_threads()) {
+        for (std::int32_t i = thread_index(); i < row_words * ctx.peers.rank_count;
+             i += block_threads()) {
             const bool counts = i % row_words > 0 && i % row_words < used;
             ctx.args.routing.counts[i] = counts ? ctx.count(i / row_words, i % row_words) : 0;
         }
         fill_step_arrays(ctx, step);
         if (thread_index() == 0) {
             std::int32_t sent = 0;
-            for (std::int32_t key = 0; key < ctx.key_total_count(); ++key) sent += ctx.key_count[key];
+            for (std::int32_t key = 0; key < ctx.key_total_count(); ++key)
+                sent += ctx.key_count[key];
             step->sent_row_count = sent;
         }
         block_sync();
@@ -201,8 +209,8 @@ GIMLET_DEVICE void record_step(const DispatchContext& ctx) {
     const StepCountsLayout layout{ctx.peers.rank_count, ctx.exchange.experts.max_local_count()};
     const auto* from = reinterpret_cast<const std::uint32_t*>(step);
     auto* to = reinterpret_cast<std::uint32_t*>(ctx.args.host_step);
-    for (std::uint32_t i = 2 + static_cast<std::uint32_t>(thread_index()); i < layout.total_bytes() / 4u;
-         i += static_cast<std::uint32_t>(block_threads())) {
+    for (std::uint32_t i = 2 + static_cast<std::uint32_t>(thread_index());
+         i < layout.total_bytes() / 4u; i += static_cast<std::uint32_t>(block_threads())) {
         to[i] = from[i];
     }
     block_sync();

@@ -5,21 +5,24 @@
 
 #include "device/abi/kernel_args.hpp"
 
-// The only door from the runtime to the kernels. Each function enqueues one kernel on `stream` and returns the launch
-// error; none allocates or synchronises.
+// The only door from the runtime to the kernels. Each function enqueues one kernel on `stream` and
+// returns the launch error; none allocates or synchronises.
 namespace gimlet {
 
-/// Raises the dynamic shared memory limit of all kernels on the current device. Once per device, before any launch
-/// and outside of stream capture.
+/// Raises the dynamic shared memory limit of all kernels on the current device. Once per device,
+/// before any launch and outside of stream capture.
 cudaError_t prepare_kernels();
 
-/// Dynamic shared memory that the dispatch kernel needs for this geometry (copy slots, tables, mbarriers).
+/// Dynamic shared memory that the dispatch kernel needs for this geometry (copy slots, tables,
+/// mbarriers).
 std::uint32_t dispatch_shared_bytes(const ExchangeArgs& exchange, const KernelShape& shape);
 
-/// Collective over the Exchange's ranks: counts (RoutingMode::fresh), exchange of counts, rows to their final slots.
+/// Collective over the Exchange's ranks: counts (RoutingMode::fresh), exchange of counts, rows to
+/// their final slots.
 cudaError_t launch_dispatch(const DispatchArgs& args, cudaStream_t stream);
 
-/// Collective: sums the rows of this rank's tokens, which the ranks left in combine_rows of the step's parity.
+/// Collective: sums the rows of this rank's tokens, which the ranks left in combine_rows of the
+/// step's parity.
 cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream);
 
 /// Collective: gpu_barrier over all ranks of the handles.

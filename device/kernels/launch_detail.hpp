@@ -18,16 +18,18 @@ cudaError_t raise_shared_limit(void (*kernel)(Args)) {
     int device = 0;
     if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
     int bytes = 0;
-    if (const cudaError_t error = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (const cudaError_t error =
+            cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
         error != cudaSuccess) {
         return error;
     }
-    return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                bytes);
+    return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
 template <typename Args>
-cudaError_t launch(void (*kernel)(Args), const KernelShape& shape, cudaStream_t stream, const Args& args) {
+cudaError_t launch(void (*kernel)(Args), const KernelShape& shape, cudaStream_t stream,
+                   const Args& args) {
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(shape.block_count));
     config.blockDim = dim3(static_cast<unsigned>(shape.thread_count));

@@ -4,8 +4,8 @@
 #include "device/kernels/launch.hpp"
 #include "device/kernels/launch_detail.hpp"
 
-// Copies between the window and the caller's own tensors, for callers that do not work in place. Row counts are read on
-// the device: no host synchronisation.
+// Copies between the window and the caller's own tensors, for callers that do not work in place.
+// Row counts are read on the device: no host synchronisation.
 namespace gimlet {
 namespace device {
 namespace {
@@ -15,26 +15,31 @@ GIMLET_DEVICE void copy_row(std::byte* out, const std::byte* in, std::uint32_t r
     const auto vectors = static_cast<std::int32_t>(row_bytes / 16u);
     const auto* from = reinterpret_cast<const Vec16*>(in);
     auto* to = reinterpret_cast<Vec16*>(out);
-    for (std::int32_t v = thread_index(); v < vectors; v += block_threads()) store_stream(to + v, load_stream(from + v));
+    for (std::int32_t v = thread_index(); v < vectors; v += block_threads())
+        store_stream(to + v, load_stream(from + v));
 }
 
 GIMLET_DEVICE void unpack_record(const UnpackArgs& args, std::int64_t row) {
     const TokenLayout& layout = args.token_layout;
-    const auto* record =
-        reinterpret_cast<const std::uint32_t*>(args.meta + row * static_cast<std::int64_t>(layout.record_bytes()));
+    const auto* record = reinterpret_cast<const std::uint32_t*>(
+        args.meta + row * static_cast<std::int64_t>(layout.record_bytes()));
     for (std::uint32_t w = static_cast<std::uint32_t>(thread_index()); w < layout.used_words();
          w += static_cast<std::uint32_t>(block_threads())) {
         const std::uint32_t value = record[w];
         if (w >= layout.scale_word()) {
-            if (args.out_scales != nullptr) args.out_scales[row * layout.scale_words + (w - layout.scale_word())] = value;
+            if (args.out_scales != nullptr)
+                args.out_scales[row * layout.scale_words + (w - layout.scale_word())] = value;
         } else if (w >= layout.weight_word()) {
             auto* weights = reinterpret_cast<std::uint32_t*>(args.out_weights);
-            if (weights != nullptr) weights[row * layout.choice_count + (w - layout.weight_word())] = value;
+            if (weights != nullptr)
+                weights[row * layout.choice_count + (w - layout.weight_word())] = value;
         } else if (w >= layout.index_word()) {
             auto* indices = reinterpret_cast<std::uint32_t*>(args.out_indices);
-            if (indices != nullptr) indices[row * layout.choice_count + (w - layout.index_word())] = value;
+            if (indices != nullptr)
+                indices[row * layout.choice_count + (w - layout.index_word())] = value;
         } else if (args.out_source != nullptr) {
-            args.out_source[row * 2 + (w == layout.source_word() ? 0 : 1)] = static_cast<std::int32_t>(value);
+            args.out_source[row * 2 + (w == layout.source_word() ? 0 : 1)] =
+                static_cast<std::int32_t>(value);
         }
     }
 }
@@ -44,7 +49,8 @@ GIMLET_GLOBAL void unpack_kernel(const UnpackArgs args) {
     const std::int64_t rows = received < args.out_capacity ? received : args.out_capacity;
     for (std::int64_t row = block_index(); row < rows; row += block_count()) {
         const std::int64_t at = row * static_cast<std::int64_t>(args.token_layout.row_bytes);
-        if (args.out_rows != nullptr) copy_row(args.out_rows + at, args.rows + at, args.token_layout.row_bytes);
+        if (args.out_rows != nullptr)
+            copy_row(args.out_rows + at, args.rows + at, args.token_layout.row_bytes);
         unpack_record(args, row);
     }
 }
