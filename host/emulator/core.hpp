@@ -36,7 +36,7 @@ struct HostContext {
     int rank = -1;
     int device = 0;
     int last_error = 0;
-    int relaxed_capture_depth = 0;  ///< captures begun here in a mode that forbids unsafe calls
+    int capture_mode = 0;  ///< cudaThreadExchangeStreamCaptureMode; 0 = global
 };
 
 enum class FiberKind : uint8_t { hub, host, device };
@@ -206,6 +206,7 @@ class EngineCore {
     bool any_asleep() const { return !asleep_.empty(); }
     bool any_worker_busy() const;
     void add_host(int rank, std::function<void()> program);
+    bool rank_stopped() const { return stopped_rank_ >= 0; }
     unsigned hosts_running() const { return hosts_running_; }
     /// Ends every fiber: host programs by an exception, then threads likewise.
     void end_fibers();

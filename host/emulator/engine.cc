@@ -257,6 +257,10 @@ void EngineCore::switch_to(Task* next) {
     if (next->kind == FiberKind::device) {
         DeviceTask* const task = static_cast<DeviceTask*>(next);
         dev::running_thread = &task->thread;
+        threadIdx = task->thread.thread_index;
+        blockIdx = task->cta->context.block_index;
+        blockDim = task->cta->context.block_dim;
+        gridDim = task->cta->context.grid_dim;
         if (task->cta != static_shared_owner_) swap_static_shared(task->cta);
     } else {
         dev::running_thread = nullptr;

@@ -155,12 +155,14 @@ HostContext* live_host_context() {
 }
 
 LiveLock::LiveLock(EngineCore& core) : core_(core) {
+    if (EngineCore::of_this_thread() == &core_) return;  // fibers and the engine itself hold it already
     if (lock_depth++ > 0) return;
     core_.lock_requests.fetch_add(1);
     core_.mutex.lock();
 }
 
 LiveLock::~LiveLock() {
+    if (EngineCore::of_this_thread() == &core_) return;
     if (--lock_depth > 0) return;
     core_.mutex.unlock();
     core_.lock_requests.fetch_sub(1);

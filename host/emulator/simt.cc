@@ -61,11 +61,6 @@ void complete_barrier(EngineCore& core, BlockBarrier& barrier, unsigned live) {
     core.weak_progress();
 }
 
-bool barrier_full(const Cta& cta, const BlockBarrier& barrier) {
-    if (barrier.arrived == 0) return false;
-    return barrier.arrived >= (barrier.expected != 0 ? barrier.expected : cta.live);
-}
-
 // `live` counts threads that have not returned; Cta::live counts those not reaped, so it lags behind.
 unsigned live_threads(const Cta& cta) {
     unsigned live = 0;
@@ -78,11 +73,8 @@ WarpMeeting& meeting_of(Warp& warp, uint32_t mask) {
         warp.full.mask = mask;
         return warp.full;
     }
-    WarpMeeting* idle = nullptr;
     for (auto& meeting : warp.partial) {
         if (meeting->mask == mask) return *meeting;
-        // A slow lane may still read what was brought; only long unused ones are taken over.
-        (void)idle;
     }
     warp.partial.push_back(std::make_unique<WarpMeeting>());
     warp.partial.back()->mask = mask;
@@ -128,6 +120,14 @@ void EngineCore::thread_finished(DeviceTask& task) {
 }
 
 }  // namespace gimlet::emu
+
+#define GIMLET_EMU_BUILTIN(type, name) \
+    constinit __attribute__((tls_model("initial-exec"))) thread_local type name {}
+GIMLET_EMU_BUILTIN(uint3, threadIdx);
+GIMLET_EMU_BUILTIN(uint3, blockIdx);
+GIMLET_EMU_BUILTIN(dim3, blockDim);
+GIMLET_EMU_BUILTIN(dim3, gridDim);
+#undef GIMLET_EMU_BUILTIN
 
 namespace gimlet::emu::dev {
 

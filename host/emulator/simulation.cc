@@ -76,8 +76,8 @@ SimReport simulate(const SimOptions& options, const std::function<void(int rank)
         }
         core.run([&core] { return core.hosts_running() == 0; });
         // Work that nobody waited for still has to come to an end.
-        if (!core.failed()) {
-            core.run([&core] { return core.streams->idle() && !core.any_worker_busy(); });
+        if (!core.failed() && !core.rank_stopped()) {
+            core.run([&core] { return core.streams->idle(); });
         }
         core.report.peak_bytes = core.memory->peak_bytes();
         core.end_fibers();

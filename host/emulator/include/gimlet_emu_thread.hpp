@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The state behind threadIdx, blockIdx, blockDim and gridDim, and the entry points behind the warp and block
+// threadIdx, blockIdx, blockDim and gridDim, and the entry points behind the warp and block
 // intrinsics of cuda_runtime.h. Programs use the CUDA names.
 #pragma once
 
@@ -19,6 +19,16 @@ struct dim3 {
     constexpr operator uint3() const { return uint3{x, y, z}; }
 };
 
+// The built-in variables are thread-local words that the scheduler writes at each switch. constinit and the
+// initial-exec model keep accesses free of calls.
+#define GIMLET_EMU_BUILTIN(type, name) \
+    extern constinit __attribute__((tls_model("initial-exec"))) thread_local type name
+GIMLET_EMU_BUILTIN(uint3, threadIdx);
+GIMLET_EMU_BUILTIN(uint3, blockIdx);
+GIMLET_EMU_BUILTIN(dim3, blockDim);
+GIMLET_EMU_BUILTIN(dim3, gridDim);
+#undef GIMLET_EMU_BUILTIN
+
 namespace gimlet::emu::dev {
 
 /// Shared by the threads of one CTA.
@@ -33,15 +43,11 @@ struct ThreadContext {
     const BlockContext* block = nullptr;
 };
 
-// One word of thread-local storage, written at each switch. initial-exec: no call to find it.
+/// The running thread's context; nullptr while host code runs.
 extern __attribute__((tls_model("initial-exec"))) __thread const ThreadContext* running_thread;
 
-/// The running thread's context; ends the program with a message when called from host code.
+/// Ends the program with a message: device code was called from host code.
 [[noreturn]] void no_thread();
-inline const ThreadContext& thread_context() {
-    if (running_thread == nullptr) no_thread();
-    return *running_thread;
-}
 
 /// What a warp-wide meeting is for; threads that meet must agree.
 enum class WarpOp : uint8_t { sync, shuffle, vote, match, reduce };
