@@ -140,7 +140,7 @@ struct Pack16 {
     GIMLET_DEVICE static void accumulate(float (&acc)[count], Vec16 piece) {
         float values[count];
         unpack(piece, values);
-#pragma unroll
+GIMLET_UNROLL
         for (int i = 0; i < count; ++i) acc[i] += values[i];
     }
 
@@ -148,13 +148,13 @@ struct Pack16 {
     GIMLET_DEVICE static void accumulate_scaled(float (&acc)[count], Vec16 piece, float weight) {
         float values[count];
         unpack(piece, values);
-#pragma unroll
+GIMLET_UNROLL
         for (int i = 0; i < count; ++i) acc[i] = detail::fused_multiply_add(values[i], weight, acc[i]);
     }
 
     GIMLET_DEVICE static void unpack(Vec16 piece, float (&values)[count]) {
         constexpr int per_word = detail::ElementWord<E>::elements;
-#pragma unroll
+GIMLET_UNROLL
         for (int i = 0; i < 4; ++i) detail::ElementWord<E>::unpack(piece.w[i], values + i * per_word);
     }
 
@@ -162,7 +162,7 @@ struct Pack16 {
     GIMLET_DEVICE static Vec16 round(const float (&acc)[count]) {
         constexpr int per_word = detail::ElementWord<E>::elements;
         Vec16 piece;
-#pragma unroll
+GIMLET_UNROLL
         for (int i = 0; i < 4; ++i) piece.w[i] = detail::ElementWord<E>::pack(acc + i * per_word);
         return piece;
     }

@@ -15,11 +15,14 @@
 /// For a kernel's argument struct: `const GIMLET_GRID_CONSTANT Args args`. References to it, and to its members, stay
 /// valid in the whole kernel and cost no copy.
 #define GIMLET_GRID_CONSTANT __grid_constant__
+/// Before a loop whose arrays must stay in registers: constant bounds, unrolled completely.
+#define GIMLET_UNROLL _Pragma("unroll")
 #else
 #define GIMLET_EMULATED 1
 #define GIMLET_DEVICE inline
 #define GIMLET_GLOBAL
 #define GIMLET_GRID_CONSTANT
+#define GIMLET_UNROLL
 #include "host/emulator/include/gimlet_emu_device.hpp"
 #endif
 
