@@ -5,8 +5,18 @@
 #   gimlet_platform   INTERFACE  gimlet_options plus the machine: the emulator, or CUDA and NCCL
 #   gimlet_device_sources(target files...)   adds .cu files, compiled for the chosen backend
 #
+#   gimlet_require(package...)               find_package that says how to install what is missing
+#
 # Include paths start at the repository root: #include "device/abi/limits.hpp". A target that links
 # gimlet_platform needs no include directory of its own, and so stays exportable.
+
+# The arguments are those of find_package, without REQUIRED.
+macro(gimlet_require package)
+  find_package(${package} ${ARGN} QUIET)
+  if(NOT ${package}_FOUND)
+    message(FATAL_ERROR "${package} was not found. scripts/install_deps.sh installs it.")
+  endif()
+endmacro()
 
 add_library(gimlet_options INTERFACE)
 target_include_directories(
@@ -14,14 +24,17 @@ target_include_directories(
                            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/gimlet>)
 target_compile_features(gimlet_options INTERFACE cxx_std_20)
 
-# Warnings bind our own targets, not a user's who links an installed or embedded Gimlet.
-# NCCL's headers come with -I (see FindNCCL) and have unused parameters, so nvcc does without that one;
-# the emulator build compiles the same sources with it.
+# Warnings bind our own targets, not a user's who links an installed or embedded Gimlet. NCCL's headers come
+# with -I (see FindNCCL) and are not free of the warnings that the cuda backend leaves out; the emulator
+# build compiles the same sources with them.
 set(gimlet_warnings -Wall -Wextra -Werror=switch -Werror=return-type)
+if(GIMLET_BACKEND STREQUAL "cuda")
+  list(APPEND gimlet_warnings -Wno-missing-field-initializers)
+endif()
+set(gimlet_cuda_warnings -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-Wno-unused-function)
 target_compile_options(
-  gimlet_options
-  INTERFACE "$<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:${gimlet_warnings}>>"
-            "$<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-unused-parameter>>")
+  gimlet_options INTERFACE "$<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:${gimlet_warnings}>>"
+                           "$<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CUDA>:${gimlet_cuda_warnings}>>")
 
 # The sanitizer goes on every target; directory options come before a target's own, so that
 # gimlet_finish_platform() can take the emulator out again.
