@@ -6,20 +6,14 @@
 namespace gimlet {
 
 bool cuda_error_is_sticky(cudaError_t result) noexcept {
-    switch (static_cast<int>(result)) {
-        case cudaErrorIllegalAddress:
-        case cudaErrorLaunchFailure:
-        case cudaErrorLaunchTimeout:
-        case cudaErrorAssert:
-        case cudaErrorMisalignedAddress:
-        case cudaErrorIllegalInstruction:
-        case cudaErrorInvalidAddressSpace:
-        case cudaErrorInvalidPc:
-        case cudaErrorHardwareStackError:
-        case cudaErrorECCUncorrectable:
-        case cudaErrorMpsClientTerminated: return true;
-        default: return false;
-    }
+    // CUDA's numbers are fixed; some of these have names only in newer toolkits.
+    constexpr int kEccUncorrectable = 214, kMpsClientTerminated = 809;
+    constexpr int kHardwareStackError = 714, kLaunchFailure = 719;  // 715..718: illegal instruction,
+                                                                    // misaligned address, address space, pc
+    const int number = static_cast<int>(result);
+    if (number >= kHardwareStackError && number <= kLaunchFailure) return true;
+    return result == cudaErrorIllegalAddress || result == cudaErrorLaunchTimeout ||
+           result == cudaErrorAssert || number == kEccUncorrectable || number == kMpsClientTerminated;
 }
 
 void cuda_check(cudaError_t result, const char* what, int rank) {

@@ -386,7 +386,7 @@ void __stwt(T* address, T value) {
 // ---- time and ends
 
 inline long long clock64() { return static_cast<long long>(gimlet::emu::dev::now_ns()); }
-inline long clock() { return static_cast<long>(gimlet::emu::dev::now_ns()); }
+// clock() is the C library's: declaring it again would clash with <time.h>.
 inline void __nanosleep(unsigned span_ns) { gimlet::emu::dev::sleep_ns(span_ns); }
 [[noreturn]] inline void __trap() { gimlet::emu::dev::trap("__trap()"); }
 inline std::size_t __cvta_generic_to_shared(const void* address) {
