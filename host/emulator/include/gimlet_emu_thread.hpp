@@ -49,6 +49,11 @@ extern __attribute__((tls_model("initial-exec"))) __thread const ThreadContext* 
 /// Ends the program with a message: device code was called from host code.
 [[noreturn]] void no_thread();
 
+inline const ThreadContext& thread_context() {
+    if (running_thread == nullptr) no_thread();
+    return *running_thread;
+}
+
 /// What a warp-wide meeting is for; threads that meet must agree.
 enum class WarpOp : uint8_t { sync, shuffle, vote, match, reduce };
 
