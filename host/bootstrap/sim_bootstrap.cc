@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "host/bootstrap/sim_bootstrap.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "host/base/checked_math.hpp"
+#include "host/emulator/engine.hpp"
+#include "host/emulator/simulation.hpp"
+
+namespace gimlet {
+
+namespace {
+
+/// What the ranks of one group share. All of them are fibers of one thread; the mutex is there for
+/// ThreadSanitizer, to which fibers are threads, and is never held while a fiber waits.
+struct SimGroup {
+    explicit SimGroup(int size) : size(size) {}
+
+    const int size;
+    std::mutex mutex;
+    int arrived = 0;
+    std::size_t part_bytes = 0;
+    std::vector<std::byte> filling;
+    // A rank may begin the next round before a slow one has taken the last: two results are kept.
+    std::vector<std::byte> finished[2];
+    std::atomic<std::uint64_t> round{0};
+    std::map<std::pair<std::uint64_t, int>, std::shared_ptr<SimGroup>> children;
+};
+
+class SimBootstrap final : public Bootstrap {
+  public:
+    SimBootstrap(std::shared_ptr<SimGroup> group, int rank)
+        : Bootstrap(rank, group->size), group_(std::move(group)) {}
+
+    using Bootstrap::all_gather;
+
+    void all_gather(const void* send, std::size_t bytes, void* receive) override {
+        const std::uint64_t round = bring(send, bytes);
+        emu::Engine::get().wait("simulation bootstrap",
+                                [group = group_.get(), round] { return group->round.load() > round; });
+        const std::lock_guard lock(group_->mutex);
+        const std::vector<std::byte>& parts = group_->finished[round & 1];
+        if (!parts.empty()) std::memcpy(receive, parts.data(), parts.size());
+    }
+
+    void barrier() override {
+        const std::byte one{1};
+        (void)Bootstrap::all_gather(&one, 1);
+    }
+
+    std::unique_ptr<Bootstrap> split(int color, int key) override {
+        if (color < 0 && color != kNoColor) {
+            raise(ErrorCode::invalid_argument, rank(), "split: color {} is below 0 and not kNoColor",
+                  color);
+        }
+        struct Choice {
+            int color;
+            int key;
+        };
+        const auto all = all_gather_values(Choice{color, key});
+        const std::uint64_t generation = split_count_++;
+        if (color == kNoColor) return nullptr;
+        std::vector<std::pair<int, int>> order;  // (key, parent rank)
+        for (int r = 0; r < size(); ++r) {
+            const Choice& choice = all[static_cast<std::size_t>(r)];
+            if (choice.color == color) order.emplace_back(choice.key, r);
+        }
+        std::sort(order.begin(), order.end());
+        const auto me = std::find(order.begin(), order.end(), std::pair(key, rank()));
+        const std::lock_guard lock(group_->mutex);
+        // Entries stay until the parent goes: a few bytes a split, and no second round of waiting.
+        auto& child = group_->children[{generation, color}];
+        if (child == nullptr) child = std::make_shared<SimGroup>(static_cast<int>(order.size()));
+        return std::make_unique<SimBootstrap>(child, static_cast<int>(me - order.begin()));
+    }
+
+  private:
+    /// Returns the number of the round that this part belongs to.
+    std::uint64_t bring(const void* send, std::size_t bytes) {
+        SimGroup& group = *group_;
+        const std::lock_guard lock(group.mutex);
+        const std::uint64_t round = group.round.load();
+        if (group.arrived == 0) {
+            group.part_bytes = bytes;
+            group.filling.assign(
+                checked_mul(bytes, static_cast<std::size_t>(size()), "all-gather bytes", rank()),
+                std::byte{0});
+        } else if (bytes != group.part_bytes) {
+            raise(ErrorCode::config_mismatch, rank(),
+                  "all-gather: rank {} brought {} B, others {} B; ranks must make the same calls in the "
+                  "same order",
+                  rank(), bytes, group.part_bytes);
+        }
+        if (bytes > 0) {
+            std::memcpy(group.filling.data() + static_cast<std::size_t>(rank()) * bytes, send, bytes);
+        }
+        if (++group.arrived == group.size) {
+            group.arrived = 0;
+            group.finished[round & 1].swap(group.filling);
+            group.round.store(round + 1);
+            emu::Engine::get().progress();
+        }
+        return round;
+    }
+
+    std::shared_ptr<SimGroup> group_;
+    std::uint64_t split_count_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Bootstrap> make_sim_bootstrap(int rank) {
+    emu::Engine& engine = emu::Engine::get();
+    if (!engine.simulating()) {
+        raise(ErrorCode::invalid_usage, rank,
+              "simulation bootstrap: no simulation is running here; call it from a host program of "
+              "emu::simulate");
+    }
+    const int size = engine.options().ranks;
+    std::shared_ptr<SimGroup> mine;
+    if (rank == 0) mine = std::make_shared<SimGroup>(size);
+    // One address space: rank 0 shows where its pointer is, and keeps it there until all have copied it.
+    const std::shared_ptr<SimGroup>* address = &mine;
+    const auto all = emu::host_all_gather(&address, sizeof(address));
+    const std::shared_ptr<SimGroup>* root = nullptr;
+    std::memcpy(&root, all.at(0).data(), sizeof(root));
+    auto bootstrap = std::make_unique<SimBootstrap>(*root, rank);
+    emu::host_barrier();
+    return bootstrap;
+}
+
+}  // namespace gimlet
