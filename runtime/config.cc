@@ -19,7 +19,8 @@ class Checker {
         faults_.push_back({field, fmt::format(format, std::forward<Args>(args)...)});
     }
 
-    bool range(const char* field, std::int64_t value, std::int64_t least, std::int64_t most, const char* cure) {
+    bool range(const char* field, std::int64_t value, std::int64_t least, std::int64_t most,
+               const char* cure) {
         if (value >= least && value <= most) return true;
         fault(field, "{} is {}; it must be {}..{}: {}", field, value, least, most, cure);
         return false;
@@ -27,8 +28,8 @@ class Checker {
 
     void threads(const char* field, std::int32_t value) {
         if (value != 0 && (value < kWarpSize || value > 1024 || value % kWarpSize != 0)) {
-            fault(field, "{} is {}; it must be a multiple of {} in {}..1024, or 0 for the default", field, value,
-                  kWarpSize, kWarpSize);
+            fault(field, "{} is {}; it must be a multiple of {} in {}..1024, or 0 for the default",
+                  field, value, kWarpSize, kWarpSize);
         }
     }
 
@@ -37,12 +38,14 @@ class Checker {
         const std::int64_t bytes = std::int64_t{hidden} * element_bytes(type);
         const std::int64_t per_row = kBulkAlignment / element_bytes(type);
         if (bytes % kBulkAlignment != 0) {
-            fault(field, "a row of {} {} elements has {} bytes, not a multiple of {}; make hidden a multiple of {}",
+            fault(field,
+                  "a row of {} {} elements has {} bytes, not a multiple of {}; make hidden a "
+                  "multiple of {}",
                   hidden, name_of(type), bytes, kBulkAlignment, per_row);
         }
         if (bytes > kMaxRows) {
-            fault(field, "a row of {} {} elements has {} bytes; the limit is {}: lower hidden", hidden, name_of(type),
-                  bytes, kMaxRows);
+            fault(field, "a row of {} {} elements has {} bytes; the limit is {}: lower hidden",
+                  hidden, name_of(type), bytes, kMaxRows);
         }
     }
 
@@ -53,23 +56,27 @@ class Checker {
 };
 
 bool known(ElementType type) {
-    return type == ElementType::float32 || type == ElementType::float16 || type == ElementType::bfloat16 ||
-           type == ElementType::float8_e4m3;
+    return type == ElementType::float32 || type == ElementType::float16 ||
+           type == ElementType::bfloat16 || type == ElementType::float8_e4m3;
 }
 
 void check_types(const MoeConfig& config, Checker* checker) {
     const bool dispatch_known = known(config.dispatch_type);
     if (!dispatch_known) {
-        checker->fault("dispatch_type", "dispatch_type is {}; it must be fp32, fp16, bf16 or fp8_e4m3",
+        checker->fault("dispatch_type",
+                       "dispatch_type is {}; it must be fp32, fp16, bf16 or fp8_e4m3",
                        static_cast<int>(config.dispatch_type));
     }
-    const bool combine_known = known(config.combine_type) && config.combine_type != ElementType::float8_e4m3;
+    const bool combine_known =
+        known(config.combine_type) && config.combine_type != ElementType::float8_e4m3;
     if (!combine_known) {
         checker->fault("combine_type", "combine_type is {}; it must be fp32, fp16 or bf16",
-                       known(config.combine_type) ? name_of(config.combine_type)
-                                                  : std::to_string(static_cast<int>(config.combine_type)));
+                       known(config.combine_type)
+                           ? name_of(config.combine_type)
+                           : std::to_string(static_cast<int>(config.combine_type)));
     }
-    const bool hidden_ok = checker->range("hidden", config.hidden, 1, kMaxRows, "pass the elements of one token row");
+    const bool hidden_ok =
+        checker->range("hidden", config.hidden, 1, kMaxRows, "pass the elements of one token row");
     if (hidden_ok && dispatch_known) checker->row("hidden", config.hidden, config.dispatch_type);
     if (hidden_ok && combine_known && config.combine_type != config.dispatch_type) {
         checker->row("hidden", config.hidden, config.combine_type);
@@ -85,12 +92,14 @@ void check_layout(const MoeConfig& config, Checker* checker) {
         return;
     }
     if (config.pad_fill != PadFill::none && config.pad_fill != PadFill::zero) {
-        checker->fault("pad_fill", "pad_fill is {}; it must be none or zero", static_cast<int>(config.pad_fill));
+        checker->fault("pad_fill", "pad_fill is {}; it must be none or zero",
+                       static_cast<int>(config.pad_fill));
     }
     checker->range("expert_alignment", config.expert_alignment, 1, 1 << 20, "1 means no padding");
     if (config.layout == Layout::rank_major && config.expert_alignment > 1) {
         checker->fault("expert_alignment",
-                       "expert_alignment is {}, but rank_major rows have no expert blocks; use 1 or expert_major",
+                       "expert_alignment is {}, but rank_major rows have no expert blocks; use 1 "
+                       "or expert_major",
                        config.expert_alignment);
     }
 }
@@ -99,22 +108,29 @@ void check_layout(const MoeConfig& config, Checker* checker) {
 
 std::vector<ConfigFault> validate(const MoeConfig& config) {
     Checker checker;
-    const bool experts_ok =
-        checker.range("expert_count", config.expert_count, 1, kMaxExperts, "pass the experts of all ranks together");
-    const bool topk_ok = checker.range("topk", config.topk, 1, kMaxTopK, "one lane of a warp carries one choice");
+    const bool experts_ok = checker.range("expert_count", config.expert_count, 1, kMaxExperts,
+                                          "pass the experts of all ranks together");
+    const bool topk_ok =
+        checker.range("topk", config.topk, 1, kMaxTopK, "one lane of a warp carries one choice");
     if (experts_ok && topk_ok && config.topk > config.expert_count) {
-        checker.fault("topk", "topk is {}, above the {} experts; an expert may be named once a token: lower topk",
-                      config.topk, config.expert_count);
+        checker.fault(
+            "topk",
+            "topk is {}, above the {} experts; an expert may be named once a token: lower topk",
+            config.topk, config.expert_count);
     }
-    checker.range("max_tokens", config.max_tokens, 1, kMaxRows, "pass the most tokens of any rank in any step");
+    checker.range("max_tokens", config.max_tokens, 1, kMaxRows,
+                  "pass the most tokens of any rank in any step");
     check_types(config, &checker);
     check_layout(config, &checker);
-    checker.range("max_recv_rows", config.max_recv_rows, 0, kMaxRows, "0 means as many as can ever arrive");
+    checker.range("max_recv_rows", config.max_recv_rows, 0, kMaxRows,
+                  "0 means as many as can ever arrive");
     checker.range("sm_budget", config.sm_budget, 0, 65535, "0 means the default");
     checker.threads("dispatch_threads", config.dispatch_threads);
     checker.threads("combine_threads", config.combine_threads);
-    checker.range("combine_blocks_per_sm", config.combine_blocks_per_sm, 0, 32, "0 means the default");
-    checker.range("gin_context_count", config.gin_context_count, 0, kMaxGinContexts, "0 means the default");
+    checker.range("combine_blocks_per_sm", config.combine_blocks_per_sm, 0, 32,
+                  "0 means the default");
+    checker.range("gin_context_count", config.gin_context_count, 0, kMaxGinContexts,
+                  "0 means the default");
     checker.range("chunk_rows", config.chunk_rows, 0, kMaxRows, "0 means the default");
     return checker.take();
 }

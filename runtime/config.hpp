@@ -13,37 +13,47 @@
 
 namespace gimlet {
 
-/// One MoE layer's exchange. Equal on all ranks (checked, collectively). 0 means "choose for me" where said so; Plan
-/// shows the choice.
+/// One MoE layer's exchange. Equal on all ranks (checked, collectively). 0 means "choose for me"
+/// where said so; Plan shows the choice.
 struct MoeConfig {
-    std::int32_t expert_count = 0;  ///< E, 1..8192; need not be a multiple of the ranks, may be smaller
-    std::int32_t topk = 0;          ///< K, 1..32 and <= E
-    std::int32_t hidden = 0;        ///< H, elements of a row
-    std::int32_t max_tokens = 0;    ///< most tokens that any rank passes to one dispatch, >= 1
+    std::int32_t expert_count =
+        0;                    ///< E, 1..8192; need not be a multiple of the ranks, may be smaller
+    std::int32_t topk = 0;    ///< K, 1..32 and <= E
+    std::int32_t hidden = 0;  ///< H, elements of a row
+    std::int32_t max_tokens = 0;  ///< most tokens that any rank passes to one dispatch, >= 1
 
     ElementType dispatch_type = ElementType::bfloat16;
-    std::int32_t scale_words = 0;   ///< 32-bit words of scales carried with a token, 0 = none; see fp8_*_scale_words
+    std::int32_t scale_words =
+        0;  ///< 32-bit words of scales carried with a token, 0 = none; see fp8_*_scale_words
     ElementType combine_type = ElementType::bfloat16;  ///< fp32, fp16 or bf16; sums are fp32
 
     Layout layout = Layout::rank_major;
-    std::int32_t expert_alignment = 1;  ///< expert_major: expert blocks start at multiples of this many rows
-    PadFill pad_fill = PadFill::none;   ///< expert_major: payload of the padding rows
-    std::int64_t max_recv_rows = 0;     ///< rows of a receive buffer; 0 = as many as can ever arrive
+    std::int32_t expert_alignment =
+        1;  ///< expert_major: expert blocks start at multiples of this many rows
+    PadFill pad_fill = PadFill::none;  ///< expert_major: payload of the padding rows
+    std::int64_t max_recv_rows = 0;    ///< rows of a receive buffer; 0 = as many as can ever arrive
 
-    std::int32_t sm_budget = 0;           ///< SMs that the kernels may occupy; 0 = min(32, SMs / ranks on the GPU)
-    std::int32_t dispatch_threads = 0;    ///< threads of a dispatch block, multiple of 32; 0 = 512, 96 on a small device
-    std::int32_t combine_threads = 0;     ///< threads of a combine block, multiple of 32; 0 = 224, 64 on a small device
+    std::int32_t sm_budget =
+        0;  ///< SMs that the kernels may occupy; 0 = min(32, SMs / ranks on the GPU)
+    std::int32_t dispatch_threads =
+        0;  ///< threads of a dispatch block, multiple of 32; 0 = 512, 96 on a small device
+    std::int32_t combine_threads =
+        0;  ///< threads of a combine block, multiple of 32; 0 = 224, 64 on a small device
     std::int32_t combine_blocks_per_sm = 0;  ///< 0 = 4, 1 on a small device
-    std::int32_t gin_context_count = 0;   ///< queue pairs a peer; 0 = 4 if some peer needs GIN
-    std::int32_t chunk_rows = 0;          ///< rows of one GIN put; 0 = about 128 KiB, 64 rows at most
+    std::int32_t gin_context_count = 0;      ///< queue pairs a peer; 0 = 4 if some peer needs GIN
+    std::int32_t chunk_rows = 0;  ///< rows of one GIN put; 0 = about 128 KiB, 64 rows at most
 
     /// Longest single wait of a kernel, 0 = for ever. Unset = the Runtime's.
     std::optional<std::uint64_t> deadline_ns;
 };
 
 /// Words of scales a token: one fp32 per 128 elements, and one byte per 128 packed four to a word.
-constexpr std::int32_t fp8_float_scale_words(std::int32_t hidden) { return (hidden + 127) / 128; }
-constexpr std::int32_t fp8_packed_scale_words(std::int32_t hidden) { return (hidden + 511) / 512; }
+constexpr std::int32_t fp8_float_scale_words(std::int32_t hidden) {
+    return (hidden + 127) / 128;
+}
+constexpr std::int32_t fp8_packed_scale_words(std::int32_t hidden) {
+    return (hidden + 511) / 512;
+}
 
 /// One thing that is wrong: which field, and a sentence with its value, the limit and the cure.
 struct ConfigFault {

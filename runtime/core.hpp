@@ -16,8 +16,8 @@
 
 namespace gimlet {
 
-/// How much longer than the device's own deadline the host waits for the device to report: a kernel reports by itself,
-/// so only a dead context or a lost launch is caught here.
+/// How much longer than the device's own deadline the host waits for the device to report: a kernel
+/// reports by itself, so only a dead context or a lost launch is caught here.
 std::uint64_t host_deadline_ns(std::uint64_t device_deadline_ns) noexcept;
 
 struct RuntimeCore {
@@ -44,7 +44,7 @@ struct RuntimeCore {
 
 /// PeerHandles on a window and a device communicator.
 PeerHandles make_peer_handles(const Topology& topology, const DeviceCommunicator& device_comm,
-                              const SymmetricWindow& window, const WorkspaceShape& shape, std::uint64_t deadline_ns,
-                              DeviceError* error);
+                              const SymmetricWindow& window, const WorkspaceShape& shape,
+                              std::uint64_t deadline_ns, DeviceError* error);
 
 }  // namespace gimlet

@@ -11,8 +11,9 @@
 
 namespace gimlet {
 
-/// Rounds to a float with `exponent_bits` and `mantissa_bits`, to nearest, ties to even. Overflow gives infinity, every
-/// NaN the positive all-ones pattern. fp8_e4m3, which has no infinity, is handled by its own function.
+/// Rounds to a float with `exponent_bits` and `mantissa_bits`, to nearest, ties to even. Overflow
+/// gives infinity, every NaN the positive all-ones pattern. fp8_e4m3, which has no infinity, is
+/// handled by its own function.
 constexpr std::uint32_t encode_ieee(float value, int exponent_bits, int mantissa_bits) {
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t sign = (bits >> 31) << (exponent_bits + mantissa_bits);
@@ -23,7 +24,8 @@ constexpr std::uint32_t encode_ieee(float value, int exponent_bits, int mantissa
     if (magnitude == 0x7f800000u) return sign | infinity;
     const int bias = (1 << (exponent_bits - 1)) - 1;
     const int exponent = static_cast<int>(magnitude >> 23) - 127;
-    std::uint64_t mantissa = magnitude >> 23 ? (magnitude & 0x7fffffu) | 0x800000u : magnitude & 0x7fffffu;
+    std::uint64_t mantissa =
+        magnitude >> 23 ? (magnitude & 0x7fffffu) | 0x800000u : magnitude & 0x7fffffu;
     const int source_exponent = magnitude >> 23 ? exponent : -126;
     int drop = 23 - mantissa_bits;
     int target = source_exponent + bias;
@@ -53,7 +55,8 @@ constexpr float decode_ieee(std::uint32_t bits, int exponent_bits, int mantissa_
     int exponent = static_cast<int>(field) - bias;
     if (field == 0) {
         exponent = 1 - bias;
-        if (exponent < -126) return std::bit_cast<float>(sign << 31 | mantissa << (23 - mantissa_bits));
+        if (exponent < -126)
+            return std::bit_cast<float>(sign << 31 | mantissa << (23 - mantissa_bits));
         while (!(mantissa >> mantissa_bits)) {
             mantissa <<= 1;
             --exponent;
@@ -75,14 +78,18 @@ constexpr std::uint32_t encode_e4m3(float value) {
     if (value != value) return sign | 0x7fu;
     const float magnitude = value < 0 ? -value : value;
     if (magnitude >= 464.0f) return sign | 0x7eu;
-    // Only 126 magnitudes exist: the nearest one is found by looking at all, ties go to the even pattern.
+    // Only 126 magnitudes exist: the nearest one is found by looking at all, ties go to the even
+    // pattern.
     std::uint32_t best = 0;
     float best_distance = magnitude;
     for (std::uint32_t bits = 1; bits <= 0x7eu; ++bits) {
         const std::uint32_t field = bits >> 3;
-        const float scale = std::bit_cast<float>((field == 0 ? 127u - 9u : 127u + field - 10u) << 23);
-        const float candidate = scale * static_cast<float>(field == 0 ? bits & 7u : 8u + (bits & 7u));
-        const float distance = candidate > magnitude ? candidate - magnitude : magnitude - candidate;
+        const float scale =
+            std::bit_cast<float>((field == 0 ? 127u - 9u : 127u + field - 10u) << 23);
+        const float candidate =
+            scale * static_cast<float>(field == 0 ? bits & 7u : 8u + (bits & 7u));
+        const float distance =
+            candidate > magnitude ? candidate - magnitude : magnitude - candidate;
         if (distance < best_distance || (distance == best_distance && (bits & 1u) == 0)) {
             best = bits;
             best_distance = distance;

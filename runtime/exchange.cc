@@ -50,7 +50,8 @@ Plan Exchange::agree_on_plan(RuntimeCore& core, const MoeConfig& config,
     together(bootstrap, "the plan of the Exchange", [&] { plan = make_plan(config, inputs); });
     *device_comm = DeviceCommunicator::create(*core.communicator, plan.device_comm_request());
     const int wanted = plan.kernels.gin_context_count;
-    const auto made = bootstrap.all_gather_values(wanted == 0 ? 0 : (*device_comm)->gin_context_count());
+    const auto made =
+        bootstrap.all_gather_values(wanted == 0 ? 0 : (*device_comm)->gin_context_count());
     const int fewest = *std::min_element(made.begin(), made.end());
     if (fewest < wanted) {
         log(LogLevel::info, plan.rank, "{} GIN contexts wanted, NCCL made {}", wanted, fewest);
@@ -69,14 +70,15 @@ std::unique_ptr<Exchange> Exchange::create(Runtime& runtime, const MoeConfig& co
     Plan plan = agree_on_plan(*core, config, &device_comm);
     std::unique_ptr<Exchange> exchange(new Exchange(core, std::move(plan)));
     exchange->device_comm_ = std::move(device_comm);
-    exchange->window_ = SymmetricWindow::create(*core->communicator, exchange->plan_.window_layout());
+    exchange->window_ =
+        SymmetricWindow::create(*core->communicator, exchange->plan_.window_layout());
     together(*core->bootstrap, "the records of the Exchange",
              [&] { exchange->error_ = MappedBuffer<DeviceError>(1, core->rank()); });
 
     exchange->args_ = exchange->plan_.exchange_args();
-    exchange->args_.peers =
-        make_peer_handles(core->topology, *exchange->device_comm_, *exchange->window_, exchange->plan_.shape,
-                          exchange->plan_.deadline_ns, exchange->error_.device());
+    exchange->args_.peers = make_peer_handles(
+        core->topology, *exchange->device_comm_, *exchange->window_, exchange->plan_.shape,
+        exchange->plan_.deadline_ns, exchange->error_.device());
     exchange->base_ = exchange->args_.peers.local;
     exchange->open_ = true;
     ++core->open_exchange_count;
@@ -100,9 +102,10 @@ void Exchange::reserve() {
 Routing Exchange::make_routing() {
     if (!open_) raise(ErrorCode::closed, rank(), "make_routing: the Exchange is closed");
     const DeviceGuard guard(core_->communicator->device(), rank());
-    const auto choices = static_cast<std::size_t>(plan_.config.max_tokens) * static_cast<std::size_t>(plan_.config.topk);
-    const auto count_words =
-        static_cast<std::size_t>(plan_.rank_count) * static_cast<std::size_t>(plan_.shape.count_row_words());
+    const auto choices = static_cast<std::size_t>(plan_.config.max_tokens) *
+                         static_cast<std::size_t>(plan_.config.topk);
+    const auto count_words = static_cast<std::size_t>(plan_.rank_count) *
+                             static_cast<std::size_t>(plan_.shape.count_row_words());
     Routing routing;
     routing.exchange_id_ = id_;
     routing.slots_ = DeviceBuffer<SlotRef>(choices, rank());
@@ -131,7 +134,8 @@ void Exchange::fail(ErrorCode code, std::string report) {
 void Exchange::check() {
     if (!open_) raise(ErrorCode::closed, rank(), "the Exchange is closed");
     if (failure_code_) raise_text(*failure_code_, rank(), failure_);
-    if (const auto error = read_device_error(error_.host())) fail(error_code_of(error->fault), describe(*error));
+    if (const auto error = read_device_error(error_.host()))
+        fail(error_code_of(error->fault), describe(*error));
 }
 
 void Exchange::synchronize(cudaStream_t stream) {
@@ -181,6 +185,8 @@ void Exchange::close() {
     release();
 }
 
-void Exchange::abort() noexcept { release(); }
+void Exchange::abort() noexcept {
+    release();
+}
 
 }  // namespace gimlet

@@ -23,22 +23,25 @@ namespace gimlet {
 
 /// Device pointers of one rank's tokens. With token_count = 0 every pointer may be null.
 struct DispatchInputs {
-    const void* rows = nullptr;            ///< [T][hidden] of dispatch_type, 16-byte aligned
-    const std::uint32_t* scales = nullptr; ///< [T][scale_words]; null iff the config has none
-    const void* expert_indices = nullptr;  ///< [T][K]; -1 = masked; a token's experts must differ
-    const float* weights = nullptr;        ///< [T][K], carried to the receivers; or null: they get 0. NaN is carried
+    const void* rows = nullptr;             ///< [T][hidden] of dispatch_type, 16-byte aligned
+    const std::uint32_t* scales = nullptr;  ///< [T][scale_words]; null iff the config has none
+    const void* expert_indices = nullptr;   ///< [T][K]; -1 = masked; a token's experts must differ
+    const float* weights =
+        nullptr;  ///< [T][K], carried to the receivers; or null: they get 0. NaN is carried
     IndexType index_type = IndexType::int32;
-    std::int32_t token_count = 0;          ///< T, 0..max_tokens; may differ between ranks and steps
+    std::int32_t token_count = 0;  ///< T, 0..max_tokens; may differ between ranks and steps
 };
 
 /// Whether dispatch waits on the host for the counts of the step.
 enum class CountMode {
     device,  ///< returns at once; counts are in Routing::view().step when the stream gets there
-    host,    ///< blocks until the counts are known (not until the rows are here); not inside a capture
+    host,    ///< blocks until the counts are known (not until the rows are here); not inside a
+             ///< capture
 };
 
-/// Where the rows of one dispatch are: in this rank's window, in place. Valid on the stream after the dispatch, until the
-/// second next dispatch of the Exchange is queued (two receive buffers alternate).
+/// Where the rows of one dispatch are: in this rank's window, in place. Valid on the stream after
+/// the dispatch, until the second next dispatch of the Exchange is queued (two receive buffers
+/// alternate).
 struct Received {
     const std::byte* rows = nullptr;     ///< [row_count][row_bytes]
     const std::byte* records = nullptr;  ///< [row_count][record_bytes]; fields: see TokenLayout
@@ -46,46 +49,54 @@ struct Received {
     std::int64_t row_capacity = 0;
     std::uint32_t row_bytes = 0;
     std::uint32_t record_bytes = 0;
-    std::uint64_t epoch = 0;             ///< of the dispatch, by the host's count; replays of graphs are not counted
-    std::optional<HostCounts> counts;    ///< CountMode::host
+    std::uint64_t epoch =
+        0;  ///< of the dispatch, by the host's count; replays of graphs are not counted
+    std::optional<HostCounts> counts;  ///< CountMode::host
 };
 
 struct CombineInputs {
-    void* out = nullptr;             ///< [T][hidden] of combine_type, 16-byte aligned; T is the routing's
-    const void* bias = nullptr;      ///< [T][hidden] of combine_type or null; added once to each token
-    const float* weights = nullptr;  ///< [T][K] or null; expert_major only: each row times its choice's weight
+    void* out = nullptr;  ///< [T][hidden] of combine_type, 16-byte aligned; T is the routing's
+    const void* bias = nullptr;  ///< [T][hidden] of combine_type or null; added once to each token
+    const float* weights =
+        nullptr;  ///< [T][K] or null; expert_major only: each row times its choice's weight
 };
 
-/// Copies of what was received, contiguous. Null members are skipped. Device pointers, rows 16-byte aligned.
+/// Copies of what was received, contiguous. Null members are skipped. Device pointers, rows 16-byte
+/// aligned.
 struct UnpackOutputs {
-    void* rows = nullptr;            ///< [capacity][hidden]
-    std::int32_t* indices = nullptr; ///< [capacity][C], C = K (rank_major) or 1
-    float* weights = nullptr;        ///< [capacity][C]
-    std::uint32_t* scales = nullptr; ///< [capacity][scale_words]
-    std::int32_t* source = nullptr;  ///< [capacity][2]: source rank, source token; -1 for padding
-    std::int64_t capacity = 0;       ///< rows beyond it are not written
+    void* rows = nullptr;             ///< [capacity][hidden]
+    std::int32_t* indices = nullptr;  ///< [capacity][C], C = K (rank_major) or 1
+    float* weights = nullptr;         ///< [capacity][C]
+    std::uint32_t* scales = nullptr;  ///< [capacity][scale_words]
+    std::int32_t* source = nullptr;   ///< [capacity][2]: source rank, source token; -1 for padding
+    std::int64_t capacity = 0;        ///< rows beyond it are not written
 };
 
-/// One MoE layer's exchange with buffers of its own: window, device communicator, workspace. Several Exchanges of one
-/// Runtime are independent of each other.
+/// One MoE layer's exchange with buffers of its own: window, device communicator, workspace.
+/// Several Exchanges of one Runtime are independent of each other.
 ///
-/// Steps. Dispatch number e (the first is 1) fills receive buffer e & 1. Combine number c reads combine buffer c & 1 of
-/// every rank; combine_input() is the buffer of the next combine, and pack() copies into it. Every rank makes the same
-/// sequence of dispatch, dispatch_cached and combine calls, on one stream or on streams that the caller orders.
+/// Steps. Dispatch number e (the first is 1) fills receive buffer e & 1. Combine number c reads
+/// combine buffer c & 1 of every rank; combine_input() is the buffer of the next combine, and
+/// pack() copies into it. Every rank makes the same sequence of dispatch, dispatch_cached and
+/// combine calls, on one stream or on streams that the caller orders.
 ///
-/// Graph capture. Call reserve() and make_routing() first. Kernels take their step number from device memory, so a
-/// graph can be replayed, but addresses that the host passes on (Received, pack, unpack, combine_input) belong to the
-/// buffer of one parity. Therefore: a graph holds an even number of dispatches and an even number of combines of one
-/// Exchange, and between capture and replay the steps outside of it are even in number too. An odd capture is refused
-/// by the next call outside of it (or by end_capture()), with Error(invalid_usage); such a graph must not be launched.
+/// Graph capture. Call reserve() and make_routing() first. Kernels take their step number from
+/// device memory, so a graph can be replayed, but addresses that the host passes on (Received,
+/// pack, unpack, combine_input) belong to the buffer of one parity. Therefore: a graph holds an
+/// even number of dispatches and an even number of combines of one Exchange, and between capture
+/// and replay the steps outside of it are even in number too. An odd capture is refused by the next
+/// call outside of it (or by end_capture()), with Error(invalid_usage); such a graph must not be
+/// launched.
 ///
-/// Failure. No wait lasts longer than the deadline. A kernel that gives up stops publishing and leaves a record; the next
-/// call (or synchronize()) raises it and the Exchange refuses all further work with the same report. The CUDA context
-/// survives. Recovery is collective: abort() or close(), then a new Exchange.
+/// Failure. No wait lasts longer than the deadline. A kernel that gives up stops publishing and
+/// leaves a record; the next call (or synchronize()) raises it and the Exchange refuses all further
+/// work with the same report. The CUDA context survives. Recovery is collective: abort() or
+/// close(), then a new Exchange.
 class Exchange {
   public:
-    /// Collective. Checks that all ranks passed the same config (Error(config_mismatch) names field and ranks), plans,
-    /// checks the plan, and allocates. If it fails on one rank, it fails on all, and nothing remains.
+    /// Collective. Checks that all ranks passed the same config (Error(config_mismatch) names field
+    /// and ranks), plans, checks the plan, and allocates. If it fails on one rank, it fails on all,
+    /// and nothing remains.
     static std::unique_ptr<Exchange> create(Runtime& runtime, const MoeConfig& config);
 
     ~Exchange();
@@ -95,34 +106,40 @@ class Exchange {
     const Plan& plan() const noexcept { return plan_; }
     int rank() const noexcept { return plan_.rank; }
 
-    /// Local. Loads the kernels, so that no later call allocates or synchronises. The first call outside a capture does
-    /// it by itself.
+    /// Local. Loads the kernels, so that no later call allocates or synchronises. The first call
+    /// outside a capture does it by itself.
     void reserve();
 
     /// Local; allocates. Not inside a capture.
     Routing make_routing();
 
-    /// Collective on the device. Counts, exchanges counts, and moves every token to its final rows; fills `routing`.
-    Received dispatch(const DispatchInputs& inputs, Routing* routing, CountMode mode, cudaStream_t stream);
+    /// Collective on the device. Counts, exchanges counts, and moves every token to its final rows;
+    /// fills `routing`.
+    Received dispatch(const DispatchInputs& inputs, Routing* routing, CountMode mode,
+                      cudaStream_t stream);
 
-    /// Collective on the device: all ranks use a filled routing. Reuses its slots; no counting. The inputs name the same
-    /// tokens (T and expert indices as in the dispatch that filled it; not checked beyond T) with new rows.
+    /// Collective on the device: all ranks use a filled routing. Reuses its slots; no counting. The
+    /// inputs name the same tokens (T and expert indices as in the dispatch that filled it; not
+    /// checked beyond T) with new rows.
     Received dispatch_cached(const DispatchInputs& inputs, Routing* routing, cudaStream_t stream);
 
-    /// Where the rows of the routing's newest dispatch are. Error(invalid_usage) if two dispatches have come since.
+    /// Where the rows of the routing's newest dispatch are. Error(invalid_usage) if two dispatches
+    /// have come since.
     Received received(const Routing& routing) const;
 
     /// Local: copies received rows and records out. Stream order as any kernel.
     void unpack(const Routing& routing, const UnpackOutputs& outputs, cudaStream_t stream);
 
-    /// Buffer that the next combine reads, [row_capacity][combine row]: row i is the answer to received row i.
+    /// Buffer that the next combine reads, [row_capacity][combine row]: row i is the answer to
+    /// received row i.
     std::byte* combine_input() const;
 
-    /// Local: copies the answers of the routing's received rows from a contiguous tensor into combine_input().
+    /// Local: copies the answers of the routing's received rows from a contiguous tensor into
+    /// combine_input().
     void pack(const void* rows, const Routing& routing, cudaStream_t stream);
 
-    /// Collective on the device. out[t] = sum over the routing's rows of token t, choices ascending, in fp32; + bias;
-    /// rounded once. Masked tokens get the bias, or 0.
+    /// Collective on the device. out[t] = sum over the routing's rows of token t, choices
+    /// ascending, in fp32; + bias; rounded once. Masked tokens get the bias, or 0.
     void combine(const CombineInputs& inputs, const Routing& routing, cudaStream_t stream);
 
     /// Local. Declares the newest capture finished and checks that it was even.
@@ -135,12 +152,14 @@ class Exchange {
 
     Health health() const;
     const ExchangeStats& stats() const noexcept { return stats_; }
-    /// Local; blocks. What the routing's step moved. The stream of its dispatch must be synchronised.
+    /// Local; blocks. What the routing's step moved. The stream of its dispatch must be
+    /// synchronised.
     StepTraffic traffic(const Routing& routing) const;
 
     /// Collective; waits for the device; a second call does nothing.
     void close();
-    /// Local: frees what can be freed without the others; never throws. The caller makes sure that no kernel runs.
+    /// Local: frees what can be freed without the others; never throws. The caller makes sure that
+    /// no kernel runs.
     void abort() noexcept;
 
   private:
@@ -153,12 +172,14 @@ class Exchange {
     void check_inputs(const char* what, const DispatchInputs& inputs) const;
     void check_aligned(const char* what, const char* name, const void* pointer) const;
     [[noreturn]] void fail(ErrorCode code, std::string report);
-    Received launch(const char* what, const DispatchInputs& inputs, Routing* routing, RoutingMode routing_mode,
-                    CountMode mode, cudaStream_t stream);
+    Received launch(const char* what, const DispatchInputs& inputs, Routing* routing,
+                    RoutingMode routing_mode, CountMode mode, cudaStream_t stream);
     HostCounts wait_for_counts(const Routing& routing, cudaStream_t stream);
     HostCounts host_counts(const Routing& routing) const;
     void count_captured(std::uint64_t* captured);
-    std::uint64_t dispatch_position() const noexcept { return dispatch_epoch_ + captured_dispatches_; }
+    std::uint64_t dispatch_position() const noexcept {
+        return dispatch_epoch_ + captured_dispatches_;
+    }
     std::uint64_t combine_position() const noexcept { return combine_epoch_ + captured_combines_; }
     void release() noexcept;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hot path of an Exchange: nothing here allocates on the device or waits, except for host counts.
+// The hot path of an Exchange: nothing here allocates on the device or waits, except for host
+// counts.
 #include <cstring>
 
 #include <fmt/format.h>
@@ -18,8 +19,10 @@ void Exchange::enter(const char* what, cudaStream_t stream) {
     check();
     const bool capturing = stream_is_capturing(stream, rank());
     if (capturing && !reserved_) {
-        raise(ErrorCode::invalid_usage, rank(), "{}: the stream is being captured, but reserve() was not called; call it "
-              "once before the capture", what);
+        raise(ErrorCode::invalid_usage, rank(),
+              "{}: the stream is being captured, but reserve() was not called; call it "
+              "once before the capture",
+              what);
     }
     if (!capturing) {
         end_capture();
@@ -35,8 +38,10 @@ void Exchange::end_capture() {
     captured_combines_ = 0;
     if (dispatches % kBufferCount == 0 && combines % kBufferCount == 0) return;
     raise(ErrorCode::invalid_usage, rank(),
-          "the last capture holds {} dispatches and {} combines; buffers alternate, so a graph needs an even number of "
-          "both: do not launch this graph, capture two steps instead", dispatches, combines);
+          "the last capture holds {} dispatches and {} combines; buffers alternate, so a graph "
+          "needs an even number of "
+          "both: do not launch this graph, capture two steps instead",
+          dispatches, combines);
 }
 
 void Exchange::count_captured(std::uint64_t* captured) {
@@ -47,17 +52,20 @@ void Exchange::count_captured(std::uint64_t* captured) {
 
 void Exchange::check_routing(const char* what, const Routing& routing) const {
     if (routing.exchange_id_ == 0) {
-        raise(ErrorCode::invalid_argument, rank(), "{}: the routing is empty; make one with make_routing()", what);
+        raise(ErrorCode::invalid_argument, rank(),
+              "{}: the routing is empty; make one with make_routing()", what);
     }
     if (routing.exchange_id_ != id_) {
-        raise(ErrorCode::invalid_argument, rank(), "{}: the routing belongs to another Exchange ({}, this is {})", what,
+        raise(ErrorCode::invalid_argument, rank(),
+              "{}: the routing belongs to another Exchange ({}, this is {})", what,
               routing.exchange_id_, id_);
     }
 }
 
 void Exchange::check_aligned(const char* what, const char* name, const void* pointer) const {
     if (reinterpret_cast<std::uintptr_t>(pointer) % kBulkAlignment != 0) {
-        raise(ErrorCode::invalid_argument, rank(), "{}: {} is at address {:#x}, not a multiple of {}", what, name,
+        raise(ErrorCode::invalid_argument, rank(),
+              "{}: {} is at address {:#x}, not a multiple of {}", what, name,
               reinterpret_cast<std::uintptr_t>(pointer), kBulkAlignment);
     }
 }
@@ -65,54 +73,67 @@ void Exchange::check_aligned(const char* what, const char* name, const void* poi
 void Exchange::check_inputs(const char* what, const DispatchInputs& inputs) const {
     const MoeConfig& config = plan_.config;
     if (inputs.token_count < 0 || inputs.token_count > config.max_tokens) {
-        raise(ErrorCode::invalid_argument, rank(), "{}: token_count is {}; it must be 0..{} (max_tokens of the config)",
-              what, inputs.token_count, config.max_tokens);
+        raise(ErrorCode::invalid_argument, rank(),
+              "{}: token_count is {}; it must be 0..{} (max_tokens of the config)", what,
+              inputs.token_count, config.max_tokens);
     }
     if (inputs.index_type != IndexType::int32 && inputs.index_type != IndexType::int64) {
-        raise(ErrorCode::invalid_argument, rank(), "{}: index_type is {}; it must be int32 or int64", what,
+        raise(ErrorCode::invalid_argument, rank(),
+              "{}: index_type is {}; it must be int32 or int64", what,
               static_cast<int>(inputs.index_type));
     }
     check_aligned(what, "rows", inputs.rows);
     if (inputs.token_count == 0) return;
     const auto need = [&](const char* name, const void* pointer) {
         if (pointer == nullptr) {
-            raise(ErrorCode::invalid_argument, rank(), "{}: {} is null with token_count {}; only an empty rank may pass "
-                  "null", what, name, inputs.token_count);
+            raise(ErrorCode::invalid_argument, rank(),
+                  "{}: {} is null with token_count {}; only an empty rank may pass "
+                  "null",
+                  what, name, inputs.token_count);
         }
     };
     need("rows", inputs.rows);
     need("expert_indices", inputs.expert_indices);
     if (config.scale_words > 0) need("scales", inputs.scales);
     if (config.scale_words == 0 && inputs.scales != nullptr) {
-        raise(ErrorCode::invalid_argument, rank(), "{}: scales are given, but the config has scale_words 0", what);
+        raise(ErrorCode::invalid_argument, rank(),
+              "{}: scales are given, but the config has scale_words 0", what);
     }
 }
 
-Received Exchange::dispatch(const DispatchInputs& inputs, Routing* routing, CountMode mode, cudaStream_t stream) {
+Received Exchange::dispatch(const DispatchInputs& inputs, Routing* routing, CountMode mode,
+                            cudaStream_t stream) {
     return launch("dispatch", inputs, routing, RoutingMode::fresh, mode, stream);
 }
 
-Received Exchange::dispatch_cached(const DispatchInputs& inputs, Routing* routing, cudaStream_t stream) {
-    return launch("dispatch_cached", inputs, routing, RoutingMode::cached, CountMode::device, stream);
+Received Exchange::dispatch_cached(const DispatchInputs& inputs, Routing* routing,
+                                   cudaStream_t stream) {
+    return launch("dispatch_cached", inputs, routing, RoutingMode::cached, CountMode::device,
+                  stream);
 }
 
-Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routing* routing, RoutingMode routing_mode,
-                          CountMode mode, cudaStream_t stream) {
+Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routing* routing,
+                          RoutingMode routing_mode, CountMode mode, cudaStream_t stream) {
     enter(what, stream);
-    if (routing == nullptr) raise(ErrorCode::invalid_argument, rank(), "{}: the routing is null", what);
+    if (routing == nullptr)
+        raise(ErrorCode::invalid_argument, rank(), "{}: the routing is null", what);
     check_routing(what, *routing);
     check_inputs(what, inputs);
     const bool cached = routing_mode == RoutingMode::cached;
     if (cached && !routing->filled_) {
-        raise(ErrorCode::invalid_usage, rank(), "{}: no dispatch has filled this routing yet", what);
+        raise(ErrorCode::invalid_usage, rank(), "{}: no dispatch has filled this routing yet",
+              what);
     }
     if (cached && routing->token_count_ != inputs.token_count) {
-        raise(ErrorCode::invalid_argument, rank(), "{}: token_count is {}, the routing was made for {}", what,
-              inputs.token_count, routing->token_count_);
+        raise(ErrorCode::invalid_argument, rank(),
+              "{}: token_count is {}, the routing was made for {}", what, inputs.token_count,
+              routing->token_count_);
     }
     if (in_capture_ && mode == CountMode::host) {
-        raise(ErrorCode::invalid_usage, rank(), "{}: host counts need a wait, which a capture cannot hold; use "
-              "CountMode::device", what);
+        raise(ErrorCode::invalid_usage, rank(),
+              "{}: host counts need a wait, which a capture cannot hold; use "
+              "CountMode::device",
+              what);
     }
     DispatchArgs args{};
     args.exchange = args_;
@@ -121,7 +142,9 @@ Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routin
     args.scales = inputs.scales;
     args.expert_indices = inputs.expert_indices;
     args.weights = inputs.weights;
-    args.host_step = mode == CountMode::host ? reinterpret_cast<StepCounts*>(routing->host_step_.device()) : nullptr;
+    args.host_step = mode == CountMode::host
+                         ? reinterpret_cast<StepCounts*>(routing->host_step_.device())
+                         : nullptr;
     args.index_type = inputs.index_type;
     args.mode = routing_mode;
     args.token_count = inputs.token_count;
@@ -152,22 +175,31 @@ HostCounts Exchange::wait_for_counts(const Routing& routing, cudaStream_t stream
     const auto* epoch = reinterpret_cast<const std::uint64_t*>(routing.host_step_.host());
     const std::uint64_t wanted = routing.epoch_;
     const auto failed = [this] { return read_device_error(error_.host()).has_value(); };
-    // Replays advance the device's epochs unseen: then only the end of the stream tells that this step is done.
-    const auto ready = [&] { return failed() || (!ever_captured_ && load_acquire(epoch) == wanted); };
+    // Replays advance the device's epochs unseen: then only the end of the stream tells that this
+    // step is done.
+    const auto ready = [&] {
+        return failed() || (!ever_captured_ && load_acquire(epoch) == wanted);
+    };
     const auto limit_ns = host_deadline_ns(plan_.deadline_ns);
     const PollResult result = poll_stream(stream, limit_ns, ready, "dispatch, host counts", rank());
     check();
     if (result == PollResult::timeout) {
-        fail(ErrorCode::timeout, fmt::format("dispatch: no host counts of epoch {} after {} (seen {}), and no report from "
-                                             "the kernel; was it queued behind work that does not end?",
-                                             wanted, format_duration_ns(limit_ns), load_acquire(epoch)));
+        fail(ErrorCode::timeout,
+             fmt::format(
+                 "dispatch: no host counts of epoch {} after {} (seen {}), and no report from "
+                 "the kernel; was it queued behind work that does not end?",
+                 wanted, format_duration_ns(limit_ns), load_acquire(epoch)));
     }
     const std::uint64_t seen = load_acquire(epoch);
-    const bool right = ever_captured_ ? seen % kBufferCount == wanted % kBufferCount : seen == wanted;
+    const bool right =
+        ever_captured_ ? seen % kBufferCount == wanted % kBufferCount : seen == wanted;
     if (!right) {
-        fail(ErrorCode::invalid_usage, fmt::format("dispatch: the device is at epoch {}, the host expected {}{}", seen,
-                                                   wanted, ever_captured_ ? " (or the same parity); between capture and "
-                                                   "replay an odd number of steps ran outside the graph" : ""));
+        fail(
+            ErrorCode::invalid_usage,
+            fmt::format("dispatch: the device is at epoch {}, the host expected {}{}", seen, wanted,
+                        ever_captured_ ? " (or the same parity); between capture and "
+                                         "replay an odd number of steps ran outside the graph"
+                                       : ""));
     }
     return host_counts(routing);
 }
@@ -186,19 +218,23 @@ HostCounts Exchange::host_counts(const Routing& routing) const {
     out.sent_row_count = header.sent_row_count;
     out.expert_counts = span(plan_.step_layout.expert_counts(), local);
     out.expert_offsets = span(plan_.step_layout.expert_offsets(), local + 1);
-    out.source_offsets = span(plan_.step_layout.source_offsets(), static_cast<std::size_t>(plan_.rank_count) + 1);
+    out.source_offsets =
+        span(plan_.step_layout.source_offsets(), static_cast<std::size_t>(plan_.rank_count) + 1);
     return out;
 }
 
 Received Exchange::received(const Routing& routing) const {
     check_routing("received", routing);
     if (!routing.filled_) {
-        raise(ErrorCode::invalid_usage, rank(), "received: no dispatch has filled this routing yet");
+        raise(ErrorCode::invalid_usage, rank(),
+              "received: no dispatch has filled this routing yet");
     }
     const std::uint64_t age = dispatch_position() - routing.epoch_;
     if (!ever_captured_ && age >= kBufferCount) {
-        raise(ErrorCode::invalid_usage, rank(), "received: the rows of dispatch {} are gone, {} dispatches have come "
-              "since; {} buffers alternate", routing.epoch_, age, kBufferCount);
+        raise(ErrorCode::invalid_usage, rank(),
+              "received: the rows of dispatch {} are gone, {} dispatches have come "
+              "since; {} buffers alternate",
+              routing.epoch_, age, kBufferCount);
     }
     const auto parity = routing.epoch_ % kBufferCount;
     Received out;
@@ -216,11 +252,13 @@ void Exchange::unpack(const Routing& routing, const UnpackOutputs& outputs, cuda
     enter("unpack", stream);
     const Received from = received(routing);
     if (outputs.capacity < 0) {
-        raise(ErrorCode::invalid_argument, rank(), "unpack: capacity is {}; it must be >= 0", outputs.capacity);
+        raise(ErrorCode::invalid_argument, rank(), "unpack: capacity is {}; it must be >= 0",
+              outputs.capacity);
     }
     check_aligned("unpack", "rows", outputs.rows);
     if (outputs.scales != nullptr && plan_.config.scale_words == 0) {
-        raise(ErrorCode::invalid_argument, rank(), "unpack: scales are asked for, but the config has scale_words 0");
+        raise(ErrorCode::invalid_argument, rank(),
+              "unpack: scales are asked for, but the config has scale_words 0");
     }
     UnpackArgs args{};
     args.rows = from.rows;
@@ -244,10 +282,12 @@ std::byte* Exchange::combine_input() const {
 void Exchange::pack(const void* rows, const Routing& routing, cudaStream_t stream) {
     enter("pack", stream);
     check_routing("pack", routing);
-    if (!routing.filled_) raise(ErrorCode::invalid_usage, rank(), "pack: no dispatch has filled this routing yet");
+    if (!routing.filled_)
+        raise(ErrorCode::invalid_usage, rank(), "pack: no dispatch has filled this routing yet");
     if (rows == nullptr) {
         if (routing.host_row_count_ == 0) return;
-        raise(ErrorCode::invalid_argument, rank(), "pack: rows is null; allowed only after CountMode::host has said that "
+        raise(ErrorCode::invalid_argument, rank(),
+              "pack: rows is null; allowed only after CountMode::host has said that "
               "no row was received");
     }
     check_aligned("pack", "rows", rows);
@@ -262,13 +302,17 @@ void Exchange::pack(const void* rows, const Routing& routing, cudaStream_t strea
 void Exchange::combine(const CombineInputs& inputs, const Routing& routing, cudaStream_t stream) {
     enter("combine", stream);
     check_routing("combine", routing);
-    if (!routing.filled_) raise(ErrorCode::invalid_usage, rank(), "combine: no dispatch has filled this routing yet");
+    if (!routing.filled_)
+        raise(ErrorCode::invalid_usage, rank(), "combine: no dispatch has filled this routing yet");
     if (inputs.out == nullptr && routing.token_count_ > 0) {
-        raise(ErrorCode::invalid_argument, rank(), "combine: out is null with token_count {}; only an empty rank may "
-              "pass null", routing.token_count_);
+        raise(ErrorCode::invalid_argument, rank(),
+              "combine: out is null with token_count {}; only an empty rank may "
+              "pass null",
+              routing.token_count_);
     }
     if (inputs.weights != nullptr && plan_.config.layout == Layout::rank_major) {
-        raise(ErrorCode::invalid_argument, rank(), "combine: weights are given, but a rank_major row is already the sum "
+        raise(ErrorCode::invalid_argument, rank(),
+              "combine: weights are given, but a rank_major row is already the sum "
               "over the experts of a rank; multiply there, with the weights of the record");
     }
     check_aligned("combine", "out", inputs.out);

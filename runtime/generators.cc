@@ -62,7 +62,8 @@ class PopularityDraw {
             if (at < weights_[e]) return static_cast<std::int64_t>(e);
             at -= weights_[e];
         }
-        raise(ErrorCode::internal, kNoRank, "generator: no expert left after {} choices", chosen.size());
+        raise(ErrorCode::internal, kNoRank, "generator: no expert left after {} choices",
+              chosen.size());
     }
 
     std::vector<std::uint64_t> weights_;
@@ -88,7 +89,8 @@ void random_weights(InputRng& rng, std::size_t count, std::vector<float>* weight
     std::uint64_t sum = 0;
     for (auto& part : parts) sum += part = 1 + rng.below(1u << 20);
     for (const auto part : parts) {
-        weights->push_back(static_cast<float>(static_cast<double>(part) / static_cast<double>(sum)));
+        weights->push_back(
+            static_cast<float>(static_cast<double>(part) / static_cast<double>(sum)));
     }
 }
 
@@ -99,23 +101,28 @@ class GroupedGate {
         : options_(options), groups_{options.expert_count, options.group_count} {
         auto rng = InputRng::stream(options.seed, 0x62696173);
         for (std::int32_t e = 0; e < options.expert_count; ++e) {
-            bias_.push_back(rng.normal_q16() * 3277);  // standard deviation 0.05, 32 fractional bits
+            bias_.push_back(rng.normal_q16() *
+                            3277);  // standard deviation 0.05, 32 fractional bits
         }
         scores_.resize(bias_.size());
     }
 
     void draw(InputRng& rng, std::vector<std::int64_t>* chosen, std::vector<float>* weights) {
-        for (auto& score : scores_) score = static_cast<std::int64_t>(sigmoid_q32(rng.normal_q16()));
+        for (auto& score : scores_)
+            score = static_cast<std::int64_t>(sigmoid_q32(rng.normal_q16()));
         std::vector<std::int32_t> candidates;
         for (const auto group : best_groups()) {
-            for (auto e = groups_.first(group); e < groups_.first(group + 1); ++e) candidates.push_back(e);
+            for (auto e = groups_.first(group); e < groups_.first(group + 1); ++e)
+                candidates.push_back(e);
         }
         const auto better = [this](std::int32_t a, std::int32_t b) {
             return biased(a) != biased(b) ? biased(a) > biased(b) : a < b;
         };
-        std::partial_sort(candidates.begin(), candidates.begin() + options_.topk, candidates.end(), better);
+        std::partial_sort(candidates.begin(), candidates.begin() + options_.topk, candidates.end(),
+                          better);
         double sum = 0;
-        for (std::int32_t k = 0; k < options_.topk; ++k) sum += score(candidates[static_cast<std::size_t>(k)]);
+        for (std::int32_t k = 0; k < options_.topk; ++k)
+            sum += score(candidates[static_cast<std::size_t>(k)]);
         for (std::int32_t k = 0; k < options_.topk; ++k) {
             const auto expert = candidates[static_cast<std::size_t>(k)];
             chosen->push_back(expert);
@@ -124,7 +131,9 @@ class GroupedGate {
     }
 
   private:
-    double score(std::int32_t e) const { return static_cast<double>(scores_[static_cast<std::size_t>(e)]); }
+    double score(std::int32_t e) const {
+        return static_cast<double>(scores_[static_cast<std::size_t>(e)]);
+    }
     std::int64_t biased(std::int32_t e) const {
         return scores_[static_cast<std::size_t>(e)] + bias_[static_cast<std::size_t>(e)];
     }
@@ -133,7 +142,8 @@ class GroupedGate {
         std::vector<std::pair<std::int64_t, std::int32_t>> ranked;
         for (std::int32_t g = 0; g < options_.group_count; ++g) {
             std::vector<std::int64_t> values;
-            for (auto e = groups_.first(g); e < groups_.first(g + 1); ++e) values.push_back(biased(e));
+            for (auto e = groups_.first(g); e < groups_.first(g + 1); ++e)
+                values.push_back(biased(e));
             std::sort(values.rbegin(), values.rend());
             ranked.emplace_back(-(values[0] + (values.size() > 1 ? values[1] : 0)), g);
         }
@@ -154,16 +164,19 @@ class GroupedGate {
 void mask(const GeneratorOptions& options, InputRng& rng, std::vector<std::int64_t>* chosen) {
     const bool whole_row = rng.chance_millionths(millionths(options.masked_row_fraction));
     for (auto& expert : *chosen) {
-        if (rng.chance_millionths(millionths(options.masked_choice_fraction)) || whole_row) expert = -1;
+        if (rng.chance_millionths(millionths(options.masked_choice_fraction)) || whole_row)
+            expert = -1;
     }
 }
 
 std::vector<std::int32_t> token_counts(const GeneratorOptions& options) {
-    std::vector<std::int32_t> counts(static_cast<std::size_t>(options.rank_count), options.token_count);
+    std::vector<std::int32_t> counts(static_cast<std::size_t>(options.rank_count),
+                                     options.token_count);
     if (options.spread == TokenSpread::random) {
         auto rng = InputRng::stream(options.seed, 0x636f756e74);
         for (auto& count : counts) {
-            count = static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(options.token_count) + 1));
+            count = static_cast<std::int32_t>(
+                rng.below(static_cast<std::uint64_t>(options.token_count) + 1));
         }
         counts[rng.below(counts.size())] = options.token_count;
     }
@@ -173,8 +186,9 @@ std::vector<std::int32_t> token_counts(const GeneratorOptions& options) {
 
 void group_faults(const GeneratorOptions& options, std::vector<std::string>* faults) {
     if (options.group_count < 1 || options.group_count > options.expert_count) {
-        faults->push_back(fmt::format("group_count is {}; it must be 1..{}, one expert a group at least",
-                                      options.group_count, options.expert_count));
+        faults->push_back(
+            fmt::format("group_count is {}; it must be 1..{}, one expert a group at least",
+                        options.group_count, options.expert_count));
         return;
     }
     if (options.selected_group_count < 1 || options.selected_group_count > options.group_count) {
@@ -182,11 +196,14 @@ void group_faults(const GeneratorOptions& options, std::vector<std::string>* fau
                                       options.selected_group_count, options.group_count));
         return;
     }
-    const std::int32_t candidates = options.selected_group_count * (options.expert_count / options.group_count);
+    const std::int32_t candidates =
+        options.selected_group_count * (options.expert_count / options.group_count);
     if (options.topk > candidates) {
-        faults->push_back(fmt::format(
-            "topk is {}, but {} of {} groups of {} experts hold only {}; select more groups or lower topk",
-            options.topk, options.selected_group_count, options.group_count, options.expert_count, candidates));
+        faults->push_back(
+            fmt::format("topk is {}, but {} of {} groups of {} experts hold only {}; select more "
+                        "groups or lower topk",
+                        options.topk, options.selected_group_count, options.group_count,
+                        options.expert_count, candidates));
     }
 }
 
@@ -211,18 +228,21 @@ bool parse_routing_kind(std::string_view name, RoutingKind* kind) noexcept {
 
 std::vector<std::string> generator_faults(const GeneratorOptions& options) {
     std::vector<std::string> faults;
-    const auto range = [&faults](const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
+    const auto range = [&faults](const char* name, std::int64_t value, std::int64_t least,
+                                 std::int64_t most) {
         if (value < least || value > most) {
             faults.push_back(fmt::format("{} is {}; it must be {}..{}", name, value, least, most));
         }
     };
     const auto fraction = [&faults](const char* name, double value) {
-        if (!(value >= 0 && value <= 1)) faults.push_back(fmt::format("{} is {}; it must be 0..1", name, value));
+        if (!(value >= 0 && value <= 1))
+            faults.push_back(fmt::format("{} is {}; it must be 0..1", name, value));
     };
     range("rank_count", options.rank_count, 1, kMaxRanks);
     range("token_count", options.token_count, 0, kMaxRows);
     range("expert_count", options.expert_count, 1, kMaxExperts);
-    range("topk", options.topk, 1, std::min<std::int64_t>(kMaxTopK, std::max(options.expert_count, 1)));
+    range("topk", options.topk, 1,
+          std::min<std::int64_t>(kMaxTopK, std::max(options.expert_count, 1)));
     fraction("masked_choice_fraction", options.masked_choice_fraction);
     fraction("masked_row_fraction", options.masked_row_fraction);
     if (options.kind == RoutingKind::log_normal && !(options.skew >= 0 && options.skew <= 5)) {
@@ -233,14 +253,16 @@ std::vector<std::string> generator_faults(const GeneratorOptions& options) {
         fraction("hot_fraction", options.hot_fraction);
     }
     if (options.kind == RoutingKind::grouped) group_faults(options, &faults);
-    for (const auto rank : options.empty_ranks) range("empty rank", rank, 0, options.rank_count - 1);
+    for (const auto rank : options.empty_ranks)
+        range("empty rank", rank, 0, options.rank_count - 1);
     return faults;
 }
 
 RoutingTable generate_routing(const GeneratorOptions& options) {
     const auto faults = generator_faults(options);
     if (!faults.empty()) {
-        raise(ErrorCode::invalid_argument, kNoRank, "routing generator: {}", fmt::join(faults, "; "));
+        raise(ErrorCode::invalid_argument, kNoRank, "routing generator: {}",
+              fmt::join(faults, "; "));
     }
     RoutingTable table;
     table.topk = options.topk;
@@ -251,7 +273,8 @@ RoutingTable generate_routing(const GeneratorOptions& options) {
         RankRouting rank;
         rank.token_count = counts[static_cast<std::size_t>(r)];
         for (std::int32_t t = 0; t < rank.token_count; ++t) {
-            auto rng = InputRng::stream(options.seed, static_cast<std::uint64_t>(r) + 1, static_cast<std::uint64_t>(t));
+            auto rng = InputRng::stream(options.seed, static_cast<std::uint64_t>(r) + 1,
+                                        static_cast<std::uint64_t>(t));
             std::vector<std::int64_t> chosen;
             if (options.kind == RoutingKind::grouped) {
                 gate.draw(rng, &chosen, &rank.weights);
@@ -271,20 +294,23 @@ RoutingTable generate_routing(const GeneratorOptions& options) {
     return table;
 }
 
-std::vector<std::string> routing_faults(const RoutingTable& table, std::int32_t expert_count, int limit) {
+std::vector<std::string> routing_faults(const RoutingTable& table, std::int32_t expert_count,
+                                        int limit) {
     std::vector<std::string> faults;
     for (std::size_t r = 0; r < table.ranks.size(); ++r) {
         for (std::int32_t t = 0; t < table.ranks[r].token_count; ++t) {
             for (std::int32_t k = 0; k < table.topk; ++k) {
                 const auto expert = table.index(static_cast<int>(r), t, k);
                 if (expert < -1 || expert >= expert_count) {
-                    faults.push_back(fmt::format("rank {}, token {}, choice {}: expert {} is outside -1..{}", r, t, k,
-                                                 expert, expert_count - 1));
+                    faults.push_back(
+                        fmt::format("rank {}, token {}, choice {}: expert {} is outside -1..{}", r,
+                                    t, k, expert, expert_count - 1));
                 }
                 for (std::int32_t j = 0; j < k && expert >= 0; ++j) {
                     if (table.index(static_cast<int>(r), t, j) == expert) {
-                        faults.push_back(fmt::format("rank {}, token {}: expert {} is named twice (choices {} and {})",
-                                                     r, t, expert, j, k));
+                        faults.push_back(fmt::format(
+                            "rank {}, token {}: expert {} is named twice (choices {} and {})", r, t,
+                            expert, j, k));
                     }
                 }
                 if (faults.size() >= static_cast<std::size_t>(limit)) return faults;
@@ -294,9 +320,10 @@ std::vector<std::string> routing_faults(const RoutingTable& table, std::int32_t 
     return faults;
 }
 
-void fill_row_pattern(std::uint64_t seed, std::int32_t rank, std::int32_t token, ElementType type, void* row,
-                      std::size_t bytes) {
-    auto rng = InputRng::stream(seed, 0x726f77 + static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(token));
+void fill_row_pattern(std::uint64_t seed, std::int32_t rank, std::int32_t token, ElementType type,
+                      void* row, std::size_t bytes) {
+    auto rng = InputRng::stream(seed, 0x726f77 + static_cast<std::uint64_t>(rank),
+                                static_cast<std::uint64_t>(token));
     auto* out = static_cast<std::byte*>(row);
     for (std::size_t at = 0; at < bytes; at += element_bytes(type)) {
         const int eighths = static_cast<int>(rng.below(15)) - 7;

@@ -15,10 +15,11 @@ namespace gimlet {
 
 /// uniform: each token takes K different experts, all equally likely.
 /// log_normal: experts have log-normal popularity with standard deviation `skew`.
-/// hot: expert `hot_expert` is among the choices of `hot_fraction` of the tokens, the rest is uniform.
-/// grouped: DeepSeek-V3's gate: score = sigmoid(logit), choice by score + a bias per expert; the best
-///   `selected_group_count` of `group_count` groups by the sum of their two best; then the best K experts of those. The
-///   weight is the score without bias, normalised over the choices.
+/// hot: expert `hot_expert` is among the choices of `hot_fraction` of the tokens, the rest is
+/// uniform. grouped: DeepSeek-V3's gate: score = sigmoid(logit), choice by score + a bias per
+/// expert; the best
+///   `selected_group_count` of `group_count` groups by the sum of their two best; then the best K
+///   experts of those. The weight is the score without bias, normalised over the choices.
 enum class RoutingKind { uniform, log_normal, hot, grouped };
 
 const char* name_of(RoutingKind kind) noexcept;
@@ -52,12 +53,14 @@ struct GeneratorOptions {
 /// All that is wrong with the options, one line each with value, limit and cure.
 std::vector<std::string> generator_faults(const GeneratorOptions& options);
 
-/// Raises Error(invalid_argument) with all faults. Weights are positive and sum to about 1 a token before masking.
+/// Raises Error(invalid_argument) with all faults. Weights are positive and sum to about 1 a token
+/// before masking.
 RoutingTable generate_routing(const GeneratorOptions& options);
 
-/// Payload of one token row: small values that every element type holds exactly, so that sums of a few hundred rows
-/// are exact in fp32. Depends on (seed, rank, token) only. `bytes` is a multiple of the element.
-void fill_row_pattern(std::uint64_t seed, std::int32_t rank, std::int32_t token, ElementType type, void* row,
-                      std::size_t bytes);
+/// Payload of one token row: small values that every element type holds exactly, so that sums of a
+/// few hundred rows are exact in fp32. Depends on (seed, rank, token) only. `bytes` is a multiple
+/// of the element.
+void fill_row_pattern(std::uint64_t seed, std::int32_t rank, std::int32_t token, ElementType type,
+                      void* row, std::size_t bytes);
 
 }  // namespace gimlet

@@ -20,8 +20,10 @@ constexpr char kMagic[] = "\x93NUMPY";
 constexpr std::size_t kMagicBytes = 6;
 
 template <typename... Args>
-[[noreturn]] void refuse(const std::string& name, fmt::format_string<Args...> format, Args&&... args) {
-    raise(ErrorCode::invalid_argument, kNoRank, "{}: {}", name, fmt::format(format, std::forward<Args>(args)...));
+[[noreturn]] void refuse(const std::string& name, fmt::format_string<Args...> format,
+                         Args&&... args) {
+    raise(ErrorCode::invalid_argument, kNoRank, "{}: {}", name,
+          fmt::format(format, std::forward<Args>(args)...));
 }
 
 struct NpyHeader {
@@ -30,7 +32,8 @@ struct NpyHeader {
     std::vector<std::uint64_t> shape;
 };
 
-/// Reads the header's dictionary literal: three keys, strings in quotes, True/False, a tuple of numbers.
+/// Reads the header's dictionary literal: three keys, strings in quotes, True/False, a tuple of
+/// numbers.
 class HeaderParser {
   public:
     HeaderParser(std::string_view text, const std::string& name) : text_(text), name_(name) {}
@@ -54,8 +57,11 @@ class HeaderParser {
                 header.shape = tuple();
                 has_shape = true;
             } else {
-                refuse(name_, "the header has the key '{}' {}; expected descr, fortran_order and shape, once each",
-                       printable(key), key == "descr" || key == "fortran_order" || key == "shape" ? "twice" : "");
+                refuse(name_,
+                       "the header has the key '{}' {}; expected descr, fortran_order and shape, "
+                       "once each",
+                       printable(key),
+                       key == "descr" || key == "fortran_order" || key == "shape" ? "twice" : "");
             }
             if (!accept(',')) {
                 expect('}');
@@ -80,7 +86,9 @@ class HeaderParser {
     }
 
     void skip_space() {
-        while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t')) ++at_;
+        while (at_ < text_.size() &&
+               (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t'))
+            ++at_;
     }
 
     bool accept(char c) {
@@ -99,7 +107,8 @@ class HeaderParser {
 
     std::string quoted() {
         skip_space();
-        if (at_ >= text_.size() || (text_[at_] != '\'' && text_[at_] != '"')) fail("a quoted string");
+        if (at_ >= text_.size() || (text_[at_] != '\'' && text_[at_] != '"'))
+            fail("a quoted string");
         const char quote = text_[at_++];
         const auto end = text_.find(quote, at_);
         if (end == std::string_view::npos) fail("the end of a quoted string");
@@ -139,7 +148,8 @@ class HeaderParser {
         std::uint64_t value = 0;
         while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') {
             if (__builtin_mul_overflow(value, std::uint64_t{10}, &value) ||
-                __builtin_add_overflow(value, static_cast<std::uint64_t>(text_[at_] - '0'), &value)) {
+                __builtin_add_overflow(value, static_cast<std::uint64_t>(text_[at_] - '0'),
+                                       &value)) {
                 fail("a dimension below 2^64");
             }
             ++at_;
@@ -160,7 +170,8 @@ struct Split {
 
 Split split_file(std::span<const std::byte> bytes, const std::string& name) {
     if (bytes.size() < kMagicBytes + 2 || std::memcmp(bytes.data(), kMagic, kMagicBytes) != 0) {
-        refuse(name, "not a NumPy .npy file: it does not start with \\x93NUMPY ({} bytes)", bytes.size());
+        refuse(name, "not a NumPy .npy file: it does not start with \\x93NUMPY ({} bytes)",
+               bytes.size());
     }
     const int major = static_cast<int>(bytes[6]);
     const int minor = static_cast<int>(bytes[7]);
@@ -169,15 +180,18 @@ Split split_file(std::span<const std::byte> bytes, const std::string& name) {
     }
     const std::size_t length_bytes = major == 1 ? 2 : 4;
     const std::size_t start = kMagicBytes + 2 + length_bytes;
-    if (bytes.size() < start) refuse(name, "truncated: {} bytes end inside the header length", bytes.size());
+    if (bytes.size() < start)
+        refuse(name, "truncated: {} bytes end inside the header length", bytes.size());
     std::size_t length = 0;
     for (std::size_t i = 0; i < length_bytes; ++i) {
         length |= static_cast<std::size_t>(bytes[kMagicBytes + 2 + i]) << (8 * i);
     }
     if (length > bytes.size() - start) {
-        refuse(name, "truncated: the header has {} bytes, only {} follow", length, bytes.size() - start);
+        refuse(name, "truncated: the header has {} bytes, only {} follow", length,
+               bytes.size() - start);
     }
-    return {{reinterpret_cast<const char*>(bytes.data() + start), length}, bytes.subspan(start + length)};
+    return {{reinterpret_cast<const char*>(bytes.data() + start), length},
+            bytes.subspan(start + length)};
 }
 
 std::size_t element_bytes_of(const NpyHeader& header, const std::string& name) {
@@ -185,8 +199,10 @@ std::size_t element_bytes_of(const NpyHeader& header, const std::string& name) {
     if (header.descr == "<i8") return 8;
     std::string shown;
     for (const char c : header.descr.substr(0, 40)) shown += c >= ' ' && c <= '~' ? c : '?';
-    refuse(name, "dtype '{}'; routing must be little-endian int32 ('<i4') or int64 ('<i8'): save "
-                 "array.astype('<i4')", shown);
+    refuse(name,
+           "dtype '{}'; routing must be little-endian int32 ('<i4') or int64 ('<i8'): save "
+           "array.astype('<i4')",
+           shown);
 }
 
 std::uint64_t count_of(const NpyHeader& header, std::size_t element, const std::string& name) {
@@ -216,7 +232,8 @@ void check_tokens(std::uint64_t tokens, const std::string& name) {
     }
 }
 
-RankRouting slice(const NpyArray& array, std::uint64_t first, std::uint64_t count, std::uint64_t topk) {
+RankRouting slice(const NpyArray& array, std::uint64_t first, std::uint64_t count,
+                  std::uint64_t topk) {
     RankRouting rank;
     rank.token_count = static_cast<std::int32_t>(count);
     const auto begin = array.values.begin() + static_cast<std::ptrdiff_t>(first * topk);
@@ -235,7 +252,8 @@ RoutingTable read_rank_files(const std::string& path, std::size_t at, std::int32
         }
         const auto topk = check_topk(array.shape[1], name);
         check_tokens(array.shape[0], name);
-        if (r > 0 && topk != table.topk) refuse(name, "K is {}, but {} in the file of rank 0", topk, table.topk);
+        if (r > 0 && topk != table.topk)
+            refuse(name, "K is {}, but {} in the file of rank 0", topk, table.topk);
         table.topk = topk;
         table.ranks.push_back(slice(array, 0, array.shape[0], array.shape[1]));
     }
@@ -251,15 +269,16 @@ NpyArray parse_npy(std::span<const std::byte> bytes, const std::string& name) {
     if (header.fortran_order) {
         refuse(name, "Fortran order; save numpy.ascontiguousarray(array)");
     }
-    if (header.shape.size() > 3) refuse(name, "{} dimensions; at most 3 are used", header.shape.size());
+    if (header.shape.size() > 3)
+        refuse(name, "{} dimensions; at most 3 are used", header.shape.size());
     const auto count = count_of(header, element, name);
     if (count * element > parts.data.size()) {
-        refuse(name, "truncated: shape ({}) needs {} bytes of data, the file has {}", fmt::join(header.shape, ", "),
-               count * element, parts.data.size());
+        refuse(name, "truncated: shape ({}) needs {} bytes of data, the file has {}",
+               fmt::join(header.shape, ", "), count * element, parts.data.size());
     }
     if (count * element < parts.data.size()) {
-        refuse(name, "{} bytes are left over after the data of shape ({})", parts.data.size() - count * element,
-               fmt::join(header.shape, ", "));
+        refuse(name, "{} bytes are left over after the data of shape ({})",
+               parts.data.size() - count * element, fmt::join(header.shape, ", "));
     }
     NpyArray array{header.shape, std::vector<std::int64_t>(count)};
     for (std::uint64_t i = 0; i < count; ++i) {
@@ -284,7 +303,8 @@ NpyArray read_npy(const std::string& path) {
     } catch (const std::ios_base::failure& failure) {
         raise(ErrorCode::system, kNoRank, "{}: cannot read: {}", path, failure.what());
     }
-    if (file.bad()) raise(ErrorCode::system, kNoRank, "{}: cannot read: {}", path, std::strerror(errno));
+    if (file.bad())
+        raise(ErrorCode::system, kNoRank, "{}: cannot read: {}", path, std::strerror(errno));
     return parse_npy(std::as_bytes(std::span(text)), path);
 }
 
@@ -321,7 +341,8 @@ RoutingTable read_routing(const std::string& path, std::int32_t rank_count) {
     RoutingTable table;
     if (array.shape.size() == 3) {
         if (array.shape[0] != ranks) {
-            refuse(path, "the first dimension says {} ranks, this run has {}", array.shape[0], rank_count);
+            refuse(path, "the first dimension says {} ranks, this run has {}", array.shape[0],
+                   rank_count);
         }
         table.topk = check_topk(array.shape[2], path);
         check_tokens(array.shape[1], path);

@@ -64,9 +64,10 @@ class Planner {
         if (faults_.empty()) return;
         std::vector<std::string> lines;
         for (const auto& fault : faults_) lines.push_back(fault.text);
-        raise(gin_missing_ && faults_.size() == 1 ? ErrorCode::gin_unavailable : ErrorCode::invalid_argument,
-              inputs_.topology.rank, "MoE config has {} fault{}: {}", lines.size(), lines.size() == 1 ? "" : "s",
-              fmt::join(lines, "; "));
+        raise(gin_missing_ && faults_.size() == 1 ? ErrorCode::gin_unavailable
+                                                  : ErrorCode::invalid_argument,
+              inputs_.topology.rank, "MoE config has {} fault{}: {}", lines.size(),
+              lines.size() == 1 ? "" : "s", fmt::join(lines, "; "));
     }
 
     void place_ranks() {
@@ -79,7 +80,8 @@ class Planner {
         plan_.experts = ExpertMap{config().expert_count, topology.size};
         plan_.deadline_ns = config().deadline_ns.value_or(inputs_.default_deadline_ns);
         if (topology.size > kMaxRanks) {
-            fault("rank_count", "rank_count is {}; the limit is {}: counts are exchanged by all with all",
+            fault("rank_count",
+                  "rank_count is {}; the limit is {}: counts are exchanged by all with all",
                   topology.size, kMaxRanks);
         }
     }
@@ -89,23 +91,31 @@ class Planner {
         plan_.gin_connection = GinConnection::full;
         if (inputs_.topology.gin_type == GinType::none) {
             gin_missing_ = true;
-            fault("gin", "{} of {} ranks are outside this rank's LSA team of {} and need GIN, but NCCL offers none "
-                         "that reaches all ranks; `gimlet doctor` says why", plan_.gin_peer_count, plan_.rank_count,
-                  plan_.lsa_size);
+            fault("gin",
+                  "{} of {} ranks are outside this rank's LSA team of {} and need GIN, but NCCL "
+                  "offers none "
+                  "that reaches all ranks; `gimlet doctor` says why",
+                  plan_.gin_peer_count, plan_.rank_count, plan_.lsa_size);
             return;
         }
-        std::int32_t contexts = config().gin_context_count > 0 ? config().gin_context_count : kDefaultGinContexts;
-        if (inputs_.actual_gin_context_count > 0) contexts = std::min(contexts, inputs_.actual_gin_context_count);
+        std::int32_t contexts =
+            config().gin_context_count > 0 ? config().gin_context_count : kDefaultGinContexts;
+        if (inputs_.actual_gin_context_count > 0)
+            contexts = std::min(contexts, inputs_.actual_gin_context_count);
         plan_.kernels.gin_context_count = contexts;
         plan_.signal_count = static_cast<std::int32_t>(SignalMap{plan_.rank_count}.signal_count());
     }
 
     void choose_shapes() {
         plan_.sm_budget = config().sm_budget;
-        if (plan_.sm_budget == 0) plan_.sm_budget = std::min(small_ ? 2 : kDefaultSmBudget, share_.sm_count);
+        if (plan_.sm_budget == 0)
+            plan_.sm_budget = std::min(small_ ? 2 : kDefaultSmBudget, share_.sm_count);
         if (plan_.sm_budget > share_.sm_count) {
-            fault("sm_budget", "sm_budget is {}, but {} rank{} share a GPU and each can have {} SMs resident; lower it",
-                  plan_.sm_budget, share_.ranks_on_gpu, share_.ranks_on_gpu == 1 ? "" : "s", share_.sm_count);
+            fault("sm_budget",
+                  "sm_budget is {}, but {} rank{} share a GPU and each can have {} SMs resident; "
+                  "lower it",
+                  plan_.sm_budget, share_.ranks_on_gpu, share_.ranks_on_gpu == 1 ? "" : "s",
+                  share_.sm_count);
         }
         const auto choose = [this](std::int32_t wish, std::int32_t large, std::int32_t small) {
             return wish > 0 ? wish : small_ ? small : large;
@@ -118,9 +128,9 @@ class Planner {
         combine.thread_count = choose(config().combine_threads, 224, 64);
         KernelShape& barrier = plan_.kernels.barrier;
         barrier.block_count = 1;
-        barrier.thread_count = static_cast<std::int32_t>(align_up(
-            std::clamp<std::int64_t>(plan_.rank_count, kWarpSize, small_ ? 64 : 512), std::int64_t{kWarpSize},
-            "barrier threads"));
+        barrier.thread_count = static_cast<std::int32_t>(
+            align_up(std::clamp<std::int64_t>(plan_.rank_count, kWarpSize, small_ ? 64 : 512),
+                     std::int64_t{kWarpSize}, "barrier threads"));
         const std::int32_t limit = inputs_.device.max_threads_per_block;
         for (const auto& [field, threads] : {std::pair{"dispatch_threads", dispatch.thread_count},
                                              std::pair{"combine_threads", combine.thread_count}}) {
@@ -142,25 +152,32 @@ class Planner {
             rows = align_up(rows, alignment, "receive rows");
         }
         plan_.worst_case_rows = rows;
-        plan_.row_capacity = config().max_recv_rows == 0
-                                 ? rows
-                                 : std::min(rows, align_up(config().max_recv_rows, alignment, "receive rows"));
+        plan_.row_capacity =
+            config().max_recv_rows == 0
+                ? rows
+                : std::min(rows, align_up(config().max_recv_rows, alignment, "receive rows"));
         if (plan_.row_capacity > kMaxRows) {
-            fault("max_tokens", "up to {} rows may arrive in one step; slots are 32-bit, the limit is {}: lower "
-                                "max_tokens ({}) or set max_recv_rows", plan_.row_capacity, kMaxRows, tokens);
+            fault("max_tokens",
+                  "up to {} rows may arrive in one step; slots are 32-bit, the limit is {}: lower "
+                  "max_tokens ({}) or set max_recv_rows",
+                  plan_.row_capacity, kMaxRows, tokens);
         }
         if (plan_.gin_peer_count > 0) {
             const std::int64_t copies =
                 rank_major() ? std::min(config().topk, plan_.gin_peer_count) : config().topk;
             plan_.send_capacity = mul(tokens, copies, "send rows");
             if (plan_.send_capacity > kMaxRows) {
-                fault("max_tokens", "up to {} rows may leave through GIN in one step; the limit is {}: lower "
-                                    "max_tokens ({})", plan_.send_capacity, kMaxRows, tokens);
+                fault("max_tokens",
+                      "up to {} rows may leave through GIN in one step; the limit is {}: lower "
+                      "max_tokens ({})",
+                      plan_.send_capacity, kMaxRows, tokens);
             }
         }
         const std::int64_t row_bytes = dispatch_row_bytes(config());
-        const std::int64_t fitting = std::clamp<std::int64_t>(kDefaultChunkBytes / row_bytes, 1, kDefaultChunkRows);
-        plan_.kernels.chunk_rows = config().chunk_rows > 0 ? config().chunk_rows : static_cast<std::int32_t>(fitting);
+        const std::int64_t fitting =
+            std::clamp<std::int64_t>(kDefaultChunkBytes / row_bytes, 1, kDefaultChunkRows);
+        plan_.kernels.chunk_rows =
+            config().chunk_rows > 0 ? config().chunk_rows : static_cast<std::int32_t>(fitting);
     }
 
     void size_workspace() {
@@ -177,16 +194,18 @@ class Planner {
         };
         plan_.workspace = WorkspaceLayout::build(plan_.shape);
         plan_.step_layout = StepCountsLayout{plan_.rank_count, plan_.experts.max_local_count()};
-        plan_.token_layout =
-            make_token_layout(config().layout, dispatch_row_bytes(config()), static_cast<std::uint32_t>(config().topk),
-                              static_cast<std::uint32_t>(config().scale_words));
+        plan_.token_layout = make_token_layout(config().layout, dispatch_row_bytes(config()),
+                                               static_cast<std::uint32_t>(config().topk),
+                                               static_cast<std::uint32_t>(config().scale_words));
         plan_.combine_row_bytes = combine_row_bytes(config());
     }
 
     std::uint64_t place(std::int64_t rows, std::uint64_t row_bytes, const char* what) {
         const std::uint64_t offset = at_;
-        const auto bytes = checked_mul(static_cast<std::uint64_t>(rows), row_bytes, what, plan_.rank);
-        at_ = align_up(checked_add(at_, bytes, what, plan_.rank), kRegionAlignment, what, plan_.rank);
+        const auto bytes =
+            checked_mul(static_cast<std::uint64_t>(rows), row_bytes, what, plan_.rank);
+        at_ =
+            align_up(checked_add(at_, bytes, what, plan_.rank), kRegionAlignment, what, plan_.rank);
         return offset;
     }
 
@@ -195,7 +214,8 @@ class Planner {
         RegionOffsets& regions = plan_.regions;
         const std::uint64_t record_bytes = plan_.token_layout.record_bytes();
         for (auto& offset : regions.recv_rows) {
-            offset = place(plan_.row_capacity, plan_.token_layout.row_bytes, "receive rows in bytes");
+            offset =
+                place(plan_.row_capacity, plan_.token_layout.row_bytes, "receive rows in bytes");
         }
         for (auto& offset : regions.recv_meta) {
             offset = place(plan_.row_capacity, record_bytes, "receive records in bytes");
@@ -203,16 +223,21 @@ class Planner {
         for (auto& offset : regions.combine_rows) {
             offset = place(plan_.row_capacity, plan_.combine_row_bytes, "combine rows in bytes");
         }
-        regions.send_rows = place(plan_.send_capacity, plan_.token_layout.row_bytes, "send rows in bytes");
+        regions.send_rows =
+            place(plan_.send_capacity, plan_.token_layout.row_bytes, "send rows in bytes");
         regions.send_meta = place(plan_.send_capacity, record_bytes, "send records in bytes");
-        regions.home_rows = place(plan_.send_capacity, plan_.combine_row_bytes, "home rows in bytes");
+        regions.home_rows =
+            place(plan_.send_capacity, plan_.combine_row_bytes, "home rows in bytes");
         regions.total_bytes = at_;
         plan_.window_bytes = at_;
         const std::uint64_t memory = inputs_.device.memory_bytes;
         if (memory > 0 && plan_.window_bytes > memory) {
-            fault("max_tokens", "the window needs {}, the device has {}: lower max_tokens ({}) or hidden ({}), or set "
-                                "max_recv_rows below {}", format_bytes(plan_.window_bytes), format_bytes(memory),
-                  config().max_tokens, config().hidden, plan_.row_capacity);
+            fault("max_tokens",
+                  "the window needs {}, the device has {}: lower max_tokens ({}) or hidden ({}), "
+                  "or set "
+                  "max_recv_rows below {}",
+                  format_bytes(plan_.window_bytes), format_bytes(memory), config().max_tokens,
+                  config().hidden, plan_.row_capacity);
         }
     }
 
@@ -221,13 +246,14 @@ class Planner {
         return inputs_.dispatch_shared_bytes(args, plan_.kernels.dispatch);
     }
 
-    /// As many copy warps and whole-row slots as the block's shared memory holds; at worst two slots of one warp that
-    /// move a row in pieces.
+    /// As many copy warps and whole-row slots as the block's shared memory holds; at worst two
+    /// slots of one warp that move a row in pieces.
     void fit_dispatch() {
         KernelShape& shape = plan_.kernels.dispatch;
         const std::int32_t warps = shape.thread_count / kWarpSize;
         if (warps < 2) {
-            fault("dispatch_threads", "dispatch_threads is {}; at least 64: some warps copy rows, others write records",
+            fault("dispatch_threads",
+                  "dispatch_threads is {}; at least 64: some warps copy rows, others write records",
                   shape.thread_count);
             return;
         }
@@ -239,9 +265,10 @@ class Planner {
         while (shape.count_warps > 1 && shared_bytes() > limit / 2) --shape.count_warps;
         shape.shared_bytes = shared_bytes();
         if (shape.shared_bytes > limit) {
-            fault("expert_count", "the dispatch kernel's tables need {} bytes of shared memory for {} ranks and {} "
-                                  "experts, a block has {}", shape.shared_bytes, plan_.rank_count,
-                  config().expert_count, limit);
+            fault("expert_count",
+                  "the dispatch kernel's tables need {} bytes of shared memory for {} ranks and {} "
+                  "experts, a block has {}",
+                  shape.shared_bytes, plan_.rank_count, config().expert_count, limit);
             return;
         }
         // Slots cost what is above the tables, plus a little for mbarriers.
@@ -249,13 +276,15 @@ class Planner {
         const std::uint32_t table_bytes = shape.shared_bytes;
         const std::uint32_t budget = limit - std::min(limit, table_bytes + 256);
         const auto warp_slots = static_cast<std::uint32_t>(shape.copy_warps * kLeastSlotsPerWarp);
-        const std::uint32_t whole = std::min(row_bytes, budget / warp_slots / kBulkAlignment * kBulkAlignment);
+        const std::uint32_t whole =
+            std::min(row_bytes, budget / warp_slots / kBulkAlignment * kBulkAlignment);
         shape.slot_bytes = std::max(whole, kBulkAlignment);
         for (const std::int32_t slots : {kSlotsPerWarp, kLeastSlotsPerWarp}) {
             shape.slots_per_warp = slots;
             if (shared_bytes() <= limit) break;
         }
-        while (shared_bytes() > limit && shape.slot_bytes > kBulkAlignment) shape.slot_bytes -= kBulkAlignment;
+        while (shared_bytes() > limit && shape.slot_bytes > kBulkAlignment)
+            shape.slot_bytes -= kBulkAlignment;
         shape.shared_bytes = shared_bytes();
     }
 
@@ -287,7 +316,8 @@ SmShare smallest_sm_share(const Topology& topology, const DeviceInfo& device) {
 
 Plan make_plan(const MoeConfig& config, const PlanInputs& inputs) {
     if (inputs.dispatch_shared_bytes == nullptr) {
-        raise(ErrorCode::invalid_argument, inputs.topology.rank, "plan inputs: dispatch_shared_bytes is null; pass "
+        raise(ErrorCode::invalid_argument, inputs.topology.rank,
+              "plan inputs: dispatch_shared_bytes is null; pass "
               "gimlet::dispatch_shared_bytes of device/kernels/launch.hpp");
     }
     return Planner(config, inputs).build();
@@ -366,7 +396,8 @@ std::vector<AgreementField> Plan::agreed_fields() const {
 
 std::uint64_t Plan::hash() const {
     std::uint64_t hash = kHashStart;
-    for (const auto& field : agreed_fields()) hash = hash_text(field.name + "=" + field.value + "\n", hash);
+    for (const auto& field : agreed_fields())
+        hash = hash_text(field.name + "=" + field.value + "\n", hash);
     return hash;
 }
 

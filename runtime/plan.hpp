@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a config, the topology and the device to every number that an Exchange needs. Pure: nothing is allocated, no
-// rank is asked, and equal inputs give equal plans.
+// From a config, the topology and the device to every number that an Exchange needs. Pure: nothing
+// is allocated, no rank is asked, and equal inputs give equal plans.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@
 
 namespace gimlet {
 
-/// Dynamic shared memory of the dispatch kernel for a geometry; device/kernels/launch.hpp has the real one.
+/// Dynamic shared memory of the dispatch kernel for a geometry; device/kernels/launch.hpp has the
+/// real one.
 using SharedBytesFunction = std::uint32_t (*)(const ExchangeArgs&, const KernelShape&);
 
 struct PlanInputs {
@@ -34,7 +35,7 @@ struct Plan {
     std::int32_t rank_count = 1;
     std::int32_t lsa_rank = 0;
     std::int32_t lsa_size = 1;
-    std::int32_t gin_peer_count = 0;      ///< ranks that are reached through GIN
+    std::int32_t gin_peer_count = 0;  ///< ranks that are reached through GIN
     std::int32_t sm_budget = 0;
     GinConnection gin_connection = GinConnection::none;
 
@@ -46,19 +47,22 @@ struct Plan {
     WorkspaceLayout workspace{};
     RegionOffsets regions{};
 
-    std::int64_t row_capacity = 0;        ///< rows of one receive buffer, and of one combine buffer
-    std::int64_t worst_case_rows = 0;     ///< rows that can ever arrive in one step, padding included
-    std::int64_t send_capacity = 0;       ///< rows of the GIN send buffer, and of the home buffer; 0 without GIN
+    std::int64_t row_capacity = 0;     ///< rows of one receive buffer, and of one combine buffer
+    std::int64_t worst_case_rows = 0;  ///< rows that can ever arrive in one step, padding included
+    std::int64_t send_capacity =
+        0;  ///< rows of the GIN send buffer, and of the home buffer; 0 without GIN
     std::uint32_t combine_row_bytes = 0;
-    std::int32_t signal_count = 0;        ///< GIN signals a context
+    std::int32_t signal_count = 0;  ///< GIN signals a context
     std::uint64_t deadline_ns = 0;
     std::uint64_t window_bytes = 0;
 
-    /// The window as named regions, workspace first; offsets equal those of `workspace` and `regions`.
+    /// The window as named regions, workspace first; offsets equal those of `workspace` and
+    /// `regions`.
     WindowLayout window_layout() const;
     /// Exactly the device communicator that the kernels need.
     DeviceCommRequest device_comm_request() const;
-    /// All that is known before window and communicator exist; `peers` is filled as far as the plan knows it.
+    /// All that is known before window and communicator exist; `peers` is filled as far as the plan
+    /// knows it.
     ExchangeArgs exchange_args() const;
 
     /// What every rank must have chosen alike, by name.
@@ -70,14 +74,16 @@ struct Plan {
     std::string json() const;
 };
 
-/// Raises Error(invalid_argument) with all faults at once (value, limit and cure each), Error(gin_unavailable) if a peer
-/// needs GIN and there is none, Error(overflow) if a size does not fit 64 bits.
+/// Raises Error(invalid_argument) with all faults at once (value, limit and cure each),
+/// Error(gin_unavailable) if a peer needs GIN and there is none, Error(overflow) if a size does not
+/// fit 64 bits.
 Plan make_plan(const MoeConfig& config, const PlanInputs& inputs);
 
 /// Collective: raises Error(config_mismatch) naming the field and the ranks that differ.
 void check_plan_agreement(Bootstrap& bootstrap, const Plan& plan);
 
-/// Ranks on the most crowded GPU, and the fewest SMs that a rank may count as its own, over all ranks.
+/// Ranks on the most crowded GPU, and the fewest SMs that a rank may count as its own, over all
+/// ranks.
 struct SmShare {
     std::int32_t ranks_on_gpu = 1;
     std::int32_t sm_count = 1;  ///< SMs of a GPU / ranks on it, at least 1

@@ -9,38 +9,43 @@ namespace gimlet {
 namespace {
 
 std::string shape_text(const char* name, const KernelShape& shape) {
-    return fmt::format("  {:<10}{:>6} blocks x {:>4} threads, {:>9} shared\n", name, shape.block_count,
-                       shape.thread_count, format_bytes(shape.shared_bytes));
+    return fmt::format("  {:<10}{:>6} blocks x {:>4} threads, {:>9} shared\n", name,
+                       shape.block_count, shape.thread_count, format_bytes(shape.shared_bytes));
 }
 
 std::string shape_json(const KernelShape& shape) {
-    return fmt::format("{{\"block_count\":{},\"thread_count\":{},\"shared_bytes\":{},\"copy_warps\":{},"
-                       "\"slots_per_warp\":{},\"slot_bytes\":{},\"count_warps\":{}}}",
-                       shape.block_count, shape.thread_count, shape.shared_bytes, shape.copy_warps,
-                       shape.slots_per_warp, shape.slot_bytes, shape.count_warps);
+    return fmt::format(
+        "{{\"block_count\":{},\"thread_count\":{},\"shared_bytes\":{},\"copy_warps\":{},"
+        "\"slots_per_warp\":{},\"slot_bytes\":{},\"count_warps\":{}}}",
+        shape.block_count, shape.thread_count, shape.shared_bytes, shape.copy_warps,
+        shape.slots_per_warp, shape.slot_bytes, shape.count_warps);
 }
 
 }  // namespace
 
 std::string Plan::text() const {
-    std::string out = fmt::format("plan {:016x}: {} ranks, LSA teams of {}, {} experts, top {}, {}\n", hash(),
-                                  rank_count, lsa_size, config.expert_count, config.topk, name_of(config.layout));
-    out += fmt::format("  rows      {} x {} ({}) out, {} ({}) back, record {} B, {} scale words\n", config.hidden,
-                       name_of(config.dispatch_type), format_bytes(token_layout.row_bytes),
-                       name_of(config.combine_type), format_bytes(combine_row_bytes), token_layout.record_bytes(),
+    std::string out =
+        fmt::format("plan {:016x}: {} ranks, LSA teams of {}, {} experts, top {}, {}\n", hash(),
+                    rank_count, lsa_size, config.expert_count, config.topk, name_of(config.layout));
+    out += fmt::format("  rows      {} x {} ({}) out, {} ({}) back, record {} B, {} scale words\n",
+                       config.hidden, name_of(config.dispatch_type),
+                       format_bytes(token_layout.row_bytes), name_of(config.combine_type),
+                       format_bytes(combine_row_bytes), token_layout.record_bytes(),
                        config.scale_words);
-    out += fmt::format("  capacity  {} tokens a rank; {} rows received at most, buffers hold {}\n", config.max_tokens,
-                       worst_case_rows, row_capacity);
+    out += fmt::format("  capacity  {} tokens a rank; {} rows received at most, buffers hold {}\n",
+                       config.max_tokens, worst_case_rows, row_capacity);
     if (gin_peer_count > 0) {
-        out += fmt::format("  GIN       {} peers, {} contexts, {} signals each, {} rows a put, {} send rows\n",
-                           gin_peer_count, kernels.gin_context_count, signal_count, kernels.chunk_rows, send_capacity);
+        out += fmt::format(
+            "  GIN       {} peers, {} contexts, {} signals each, {} rows a put, {} send rows\n",
+            gin_peer_count, kernels.gin_context_count, signal_count, kernels.chunk_rows,
+            send_capacity);
     } else {
         out += "  GIN       not needed\n";
     }
     out += shape_text("dispatch", kernels.dispatch);
-    out += fmt::format("            {} copy warps x {} slots of {}, {} count warps\n", kernels.dispatch.copy_warps,
-                       kernels.dispatch.slots_per_warp, format_bytes(kernels.dispatch.slot_bytes),
-                       kernels.dispatch.count_warps);
+    out += fmt::format("            {} copy warps x {} slots of {}, {} count warps\n",
+                       kernels.dispatch.copy_warps, kernels.dispatch.slots_per_warp,
+                       format_bytes(kernels.dispatch.slot_bytes), kernels.dispatch.count_warps);
     out += shape_text("combine", kernels.combine);
     out += shape_text("barrier", kernels.barrier);
     out += fmt::format("  window    {}, wait deadline {}\n", format_bytes(window_bytes),
@@ -55,16 +60,20 @@ std::string Plan::text() const {
 }
 
 std::string Plan::json() const {
-    std::string out = fmt::format("{{\"hash\":\"{:016x}\",\"rank\":{},\"lsa_rank\":{},\"gin_peer_count\":{},", hash(),
-                                  rank, lsa_rank, gin_peer_count);
-    out += fmt::format("\"worst_case_rows\":{},\"deadline_ns\":{},\"agreed\":{{", worst_case_rows, deadline_ns);
+    std::string out =
+        fmt::format("{{\"hash\":\"{:016x}\",\"rank\":{},\"lsa_rank\":{},\"gin_peer_count\":{},",
+                    hash(), rank, lsa_rank, gin_peer_count);
+    out += fmt::format("\"worst_case_rows\":{},\"deadline_ns\":{},\"agreed\":{{", worst_case_rows,
+                       deadline_ns);
     bool first = true;
     for (const auto& field : agreed_fields()) {
-        out += fmt::format("{}{}:{}", first ? "" : ",", json_quote(field.name), json_quote(field.value));
+        out += fmt::format("{}{}:{}", first ? "" : ",", json_quote(field.name),
+                           json_quote(field.value));
         first = false;
     }
-    out += fmt::format("}},\"kernels\":{{\"dispatch\":{},\"combine\":{},\"barrier\":{}}},\"regions\":[",
-                       shape_json(kernels.dispatch), shape_json(kernels.combine), shape_json(kernels.barrier));
+    out += fmt::format(
+        "}},\"kernels\":{{\"dispatch\":{},\"combine\":{},\"barrier\":{}}},\"regions\":[",
+        shape_json(kernels.dispatch), shape_json(kernels.combine), shape_json(kernels.barrier));
     first = true;
     const WindowLayout layout = window_layout();
     for (const auto& region : layout.regions()) {

@@ -14,27 +14,31 @@ namespace gimlet {
 namespace {
 
 /// owner[e] for experts in consecutive blocks, the first E % R ranks having one more.
-std::vector<std::int32_t> place_experts(std::int32_t expert_count, std::vector<ReferenceRank>* ranks) {
+std::vector<std::int32_t> place_experts(std::int32_t expert_count,
+                                        std::vector<ReferenceRank>* ranks) {
     std::vector<std::int32_t> owner;
     const auto rank_count = static_cast<std::int32_t>(ranks->size());
     for (std::int32_t r = 0; r < rank_count; ++r) {
         auto& rank = (*ranks)[static_cast<std::size_t>(r)];
         rank.first_expert = static_cast<std::int32_t>(owner.size());
-        rank.local_expert_count = expert_count / rank_count + (r < expert_count % rank_count ? 1 : 0);
+        rank.local_expert_count =
+            expert_count / rank_count + (r < expert_count % rank_count ? 1 : 0);
         owner.insert(owner.end(), static_cast<std::size_t>(rank.local_expert_count), r);
     }
     return owner;
 }
 
 std::size_t at(int token, int topk, int choice) {
-    return static_cast<std::size_t>(token) * static_cast<std::size_t>(topk) + static_cast<std::size_t>(choice);
+    return static_cast<std::size_t>(token) * static_cast<std::size_t>(topk) +
+           static_cast<std::size_t>(choice);
 }
 
 /// Walks sources and tokens in order; `visit(source, token)`.
 template <typename Visit>
 void each_token(const RoutingTable& table, Visit visit) {
     for (int source = 0; source < static_cast<int>(table.ranks.size()); ++source) {
-        for (int token = 0; token < table.ranks[static_cast<std::size_t>(source)].token_count; ++token) {
+        for (int token = 0; token < table.ranks[static_cast<std::size_t>(source)].token_count;
+             ++token) {
             visit(source, token);
         }
     }
@@ -51,7 +55,8 @@ void add_row(Reference* reference, const ReferenceRow& row, int topk, int rank, 
     ++from.rows_to[static_cast<std::size_t>(rank)];
 }
 
-void place_rank_major(const RoutingTable& table, const std::vector<std::int32_t>& owner, Reference* reference) {
+void place_rank_major(const RoutingTable& table, const std::vector<std::int32_t>& owner,
+                      Reference* reference) {
     each_token(table, [&](int source, int token) {
         std::vector<std::int32_t> reached;
         for (int k = 0; k < table.topk; ++k) {
@@ -71,7 +76,8 @@ void place_expert_major(const RoutingTable& table, Reference* reference) {
     for (int r = 0; r < static_cast<int>(reference->ranks.size()); ++r) {
         auto& rank = reference->ranks[static_cast<std::size_t>(r)];
         for (std::int32_t local = 0; local < rank.local_expert_count; ++local) {
-            rank.expert_offsets[static_cast<std::size_t>(local)] = static_cast<std::int32_t>(rank.rows.size());
+            rank.expert_offsets[static_cast<std::size_t>(local)] =
+                static_cast<std::int32_t>(rank.rows.size());
             each_token(table, [&](int source, int token) {
                 for (int k = 0; k < table.topk; ++k) {
                     if (table.index(source, token, k) != rank.first_expert + local) continue;
@@ -79,7 +85,8 @@ void place_expert_major(const RoutingTable& table, Reference* reference) {
                     ++rank.expert_counts[static_cast<std::size_t>(local)];
                 }
             });
-            while (rank.rows.size() % static_cast<std::size_t>(reference->shape.expert_alignment) != 0) {
+            while (rank.rows.size() % static_cast<std::size_t>(reference->shape.expert_alignment) !=
+                   0) {
                 rank.rows.push_back({});
             }
         }
@@ -96,8 +103,8 @@ std::string row_name(const ReferenceRow& row) {
 std::string first_difference(std::span<const std::byte> got, std::span<const std::byte> want) {
     std::size_t i = 0;
     while (i < want.size() && got[i] == want[i]) ++i;
-    return fmt::format("byte {} of {} is 0x{:02x}, expected 0x{:02x}", i, want.size(), static_cast<int>(got[i]),
-                       static_cast<int>(want[i]));
+    return fmt::format("byte {} of {} is 0x{:02x}, expected 0x{:02x}", i, want.size(),
+                       static_cast<int>(got[i]), static_cast<int>(want[i]));
 }
 
 }  // namespace
@@ -128,8 +135,8 @@ Reference make_reference(const RoutingTable& table, const ReferenceShape& shape)
     return reference;
 }
 
-std::vector<std::uint32_t> reference_record(const RoutingTable& table, const Reference& reference, int rank, int row,
-                                            const ReferenceInputs& inputs) {
+std::vector<std::uint32_t> reference_record(const RoutingTable& table, const Reference& reference,
+                                            int rank, int row, const ReferenceInputs& inputs) {
     const auto& owner = reference.ranks[static_cast<std::size_t>(rank)];
     const ReferenceRow& place = owner.rows[static_cast<std::size_t>(row)];
     if (place.source < 0) return {~0u, ~0u, ~0u};
@@ -147,8 +154,10 @@ std::vector<std::uint32_t> reference_record(const RoutingTable& table, const Ref
         const int rank_major_word = here ? static_cast<int>(local) : -1;
         words.push_back(static_cast<std::uint32_t>(place.choice < 0 ? rank_major_word : k));
     }
+    const bool absent =
+        source.weights.empty() || inputs.weights == ReferenceInputs::Weights::absent;
     for (const int k : choices) {
-        const float weight = source.weights.empty() ? 0.0f : source.weights[at(place.token, table.topk, k)];
+        const float weight = absent ? 0.0f : source.weights[at(place.token, table.topk, k)];
         words.push_back(std::bit_cast<std::uint32_t>(weight));
     }
     for (std::uint32_t w = 0; w < inputs.scale_words; ++w) {
@@ -162,13 +171,15 @@ std::string compare_received(const RoutingTable& table, const Reference& referen
     const auto& rows = reference.ranks[static_cast<std::size_t>(rank)].rows;
     if (received.rows.size() < rows.size() * inputs.row_bytes ||
         received.records.size() < rows.size() * received.record_bytes) {
-        return fmt::format("rank {}: {} rows expected, fewer bytes were downloaded", rank, rows.size());
+        return fmt::format("rank {}: {} rows expected, fewer bytes were downloaded", rank,
+                           rows.size());
     }
     std::vector<std::byte> want(inputs.row_bytes);
     for (std::size_t i = 0; i < rows.size(); ++i) {
         const auto record = reference_record(table, reference, rank, static_cast<int>(i), inputs);
         const auto want_words = std::as_bytes(std::span(record));
-        const auto got_words = received.records.subspan(i * received.record_bytes, want_words.size());
+        const auto got_words =
+            received.records.subspan(i * received.record_bytes, want_words.size());
         if (std::memcmp(got_words.data(), want_words.data(), want_words.size()) != 0) {
             return fmt::format("rank {}, record {} ({}): {}", rank, i, row_name(rows[i]),
                                first_difference(got_words, want_words));
@@ -179,14 +190,15 @@ std::string compare_received(const RoutingTable& table, const Reference& referen
         if (!padding) inputs.row(rows[i].source, rows[i].token, want.data());
         const auto got = received.rows.subspan(i * inputs.row_bytes, inputs.row_bytes);
         if (std::memcmp(got.data(), want.data(), want.size()) != 0) {
-            return fmt::format("rank {}, row {} ({}): {}", rank, i, row_name(rows[i]), first_difference(got, want));
+            return fmt::format("rank {}, row {} ({}): {}", rank, i, row_name(rows[i]),
+                               first_difference(got, want));
         }
     }
     return {};
 }
 
-std::vector<std::byte> reference_combine(const RoutingTable& table, const Reference& reference, int rank,
-                                         const ReferenceCombine& combine) {
+std::vector<std::byte> reference_combine(const RoutingTable& table, const Reference& reference,
+                                         int rank, const ReferenceCombine& combine) {
     const auto& mine = reference.ranks[static_cast<std::size_t>(rank)];
     const auto& routing = table.ranks[static_cast<std::size_t>(rank)];
     const std::size_t element = element_bytes(combine.type);
@@ -202,13 +214,17 @@ std::vector<std::byte> reference_combine(const RoutingTable& table, const Refere
             const bool weighted = combine.weights == ReferenceCombine::Weights::applied;
             for (std::size_t h = 0; h < sum.size(); ++h) {
                 const float value = load_element(combine.type, row + h * element);
-                sum[h] = weighted ? std::fma(value, routing.weights[at(token, table.topk, k)], sum[h]) : sum[h] + value;
+                sum[h] = weighted
+                             ? std::fma(value, routing.weights[at(token, table.topk, k)], sum[h])
+                             : sum[h] + value;
             }
         }
         const std::byte* bias = combine.bias ? combine.bias(token) : nullptr;
         for (std::size_t h = 0; h < sum.size(); ++h) {
             if (bias != nullptr) sum[h] += load_element(combine.type, bias + h * element);
-            store_element(combine.type, out.data() + static_cast<std::size_t>(token) * row_bytes + h * element, sum[h]);
+            store_element(combine.type,
+                          out.data() + static_cast<std::size_t>(token) * row_bytes + h * element,
+                          sum[h]);
         }
     }
     return out;

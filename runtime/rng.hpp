@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The generator behind all made-up inputs, and the fixed-point functions that go with it. Integer arithmetic only,
-// so that one seed gives the same inputs on every machine and compiler.
+// The generator behind all made-up inputs, and the fixed-point functions that go with it. Integer
+// arithmetic only, so that one seed gives the same inputs on every machine and compiler.
 #pragma once
 
 #include <array>
@@ -42,7 +42,8 @@ class InputRng {
         std::int64_t sum = -6 * 65536;
         for (int i = 0; i < 3; ++i) {
             const std::uint64_t bits = next();
-            for (int part = 0; part < 4; ++part) sum += static_cast<std::int64_t>((bits >> (16 * part)) & 0xffff);
+            for (int part = 0; part < 4; ++part)
+                sum += static_cast<std::int64_t>((bits >> (16 * part)) & 0xffff);
         }
         return sum;
     }
@@ -86,8 +87,9 @@ constexpr std::uint64_t exp2_q32(std::int64_t x_q16) {
     std::uint64_t result = std::uint64_t{1} << 32;
     for (int i = 0; i < 16; ++i) {
         if (fraction & (0x8000u >> i)) {
-            result = static_cast<std::uint64_t>(
-                (static_cast<unsigned __int128>(result) * detail::kExp2Steps[static_cast<std::size_t>(i)]) >> 32);
+            result = static_cast<std::uint64_t>((static_cast<unsigned __int128>(result) *
+                                                 detail::kExp2Steps[static_cast<std::size_t>(i)]) >>
+                                                32);
         }
     }
     return whole >= 0 ? result << whole : result >> -whole;
@@ -97,7 +99,8 @@ constexpr std::uint64_t exp2_q32(std::int64_t x_q16) {
 constexpr std::uint64_t sigmoid_q32(std::int64_t x_q16) {
     // log2(e) = 94548 / 65536
     const std::uint64_t e = exp2_q32(-(x_q16 * 94548 >> 16));
-    return static_cast<std::uint64_t>((static_cast<unsigned __int128>(1) << 64) / ((std::uint64_t{1} << 32) + e));
+    return static_cast<std::uint64_t>((static_cast<unsigned __int128>(1) << 64) /
+                                      ((std::uint64_t{1} << 32) + e));
 }
 
 }  // namespace gimlet

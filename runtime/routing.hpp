@@ -24,14 +24,15 @@ struct HostCounts {
     std::span<const std::int32_t> source_offsets;  ///< [R + 1]
 };
 
-/// Device buffers of one routing. Made by Exchange::make_routing(), used with that Exchange only. Movable; several may be
-/// alive. Not thread safe. Destroy it when no queued work uses it (its memory is freed at once).
+/// Device buffers of one routing. Made by Exchange::make_routing(), used with that Exchange only.
+/// Movable; several may be alive. Not thread safe. Destroy it when no queued work uses it (its
+/// memory is freed at once).
 class Routing {
   public:
     Routing() = default;  ///< empty: only to be assigned to
 
-    /// Device pointers, for kernels of the caller's own. `step` holds epoch and row counts of the newest dispatch;
-    /// step->epoch & 1 tells which of the two receive buffers holds its rows.
+    /// Device pointers, for kernels of the caller's own. `step` holds epoch and row counts of the
+    /// newest dispatch; step->epoch & 1 tells which of the two receive buffers holds its rows.
     const RoutingView& view() const noexcept { return view_; }
 
     /// True once a dispatch has filled it.
@@ -51,7 +52,7 @@ class Routing {
     RoutingView view_{};
     bool filled_ = false;
     std::int32_t token_count_ = 0;
-    std::uint64_t epoch_ = 0;  // of the newest dispatch, by the host's count
+    std::uint64_t epoch_ = 0;           // of the newest dispatch, by the host's count
     std::int32_t host_row_count_ = -1;  // rows received, -1 = the host was not told
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routing of all ranks, on the host: what the generators make, the .npy reader reads, and the reference walks.
+// Routing of all ranks, on the host: what the generators make, the .npy reader reads, and the
+// reference walks.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,10 @@ struct RoutingTable {
     }
 };
 
-/// Everything that dispatch would refuse in this table, at most `limit` lines, each naming rank, token, value and
-/// bound: indices >= expert_count or < -1, an expert named twice by one token. Empty = acceptable.
-std::vector<std::string> routing_faults(const RoutingTable& table, std::int32_t expert_count, int limit = 8);
+/// Everything that dispatch would refuse in this table, at most `limit` lines, each naming rank,
+/// token, value and bound: indices >= expert_count or < -1, an expert named twice by one token.
+/// Empty = acceptable.
+std::vector<std::string> routing_faults(const RoutingTable& table, std::int32_t expert_count,
+                                        int limit = 8);
 
 }  // namespace gimlet

@@ -25,12 +25,15 @@ std::uint64_t chosen_deadline_ns(const RuntimeConfig& config) {
 }
 
 void check_config(Bootstrap& bootstrap, const RuntimeConfig& config) {
-    check_agreement(bootstrap, "runtime config",
-                    {{"deadline_ns", config.deadline_ns ? std::to_string(*config.deadline_ns) : "environment"},
-                     {"barrier_gin_context_count", std::to_string(config.barrier_gin_context_count)}});
-    if (config.barrier_gin_context_count < 1 || config.barrier_gin_context_count > kMaxGinContexts) {
+    check_agreement(
+        bootstrap, "runtime config",
+        {{"deadline_ns", config.deadline_ns ? std::to_string(*config.deadline_ns) : "environment"},
+         {"barrier_gin_context_count", std::to_string(config.barrier_gin_context_count)}});
+    if (config.barrier_gin_context_count < 1 ||
+        config.barrier_gin_context_count > kMaxGinContexts) {
         raise(ErrorCode::invalid_argument, bootstrap.rank(),
-              "barrier_gin_context_count is {}; it must be 1..{}", config.barrier_gin_context_count, kMaxGinContexts);
+              "barrier_gin_context_count is {}; it must be 1..{}", config.barrier_gin_context_count,
+              kMaxGinContexts);
     }
 }
 
@@ -40,9 +43,10 @@ void set_up_barrier(RuntimeCore* core, const RuntimeConfig& config) {
     const bool gin = topology.lsa_size < topology.size;
     if (gin && topology.gin_type == GinType::none) {
         raise(ErrorCode::gin_unavailable, topology.rank,
-              "{} of {} ranks are outside this rank's LSA team of {} and need GIN, but NCCL offers none that reaches "
-              "all ranks; `gimlet doctor` says why", topology.size - topology.lsa_size, topology.size,
-              topology.lsa_size);
+              "{} of {} ranks are outside this rank's LSA team of {} and need GIN, but NCCL offers "
+              "none that reaches "
+              "all ranks; `gimlet doctor` says why",
+              topology.size - topology.lsa_size, topology.size, topology.lsa_size);
     }
     DeviceCommRequest request;
     request.gin_connection = topology.connection_needed();
@@ -51,7 +55,9 @@ void set_up_barrier(RuntimeCore* core, const RuntimeConfig& config) {
         request.gin_signal_count = static_cast<int>(SignalMap{topology.size}.signal_count());
     }
     core->barrier_device_comm = DeviceCommunicator::create(*core->communicator, request);
-    const int made = gin ? std::min(request.gin_context_count, core->barrier_device_comm->gin_context_count()) : 0;
+    const int made =
+        gin ? std::min(request.gin_context_count, core->barrier_device_comm->gin_context_count())
+            : 0;
     const auto all = core->bootstrap->all_gather_values(made);
     const WorkspaceShape shape{.rank_count = topology.size,
                                .expert_words = 0,
@@ -72,11 +78,12 @@ void set_up_barrier(RuntimeCore* core, const RuntimeConfig& config) {
     }
     check_all_succeeded(*core->bootstrap, "the set-up of the barrier", failure);
     core->barrier_args.peers =
-        make_peer_handles(topology, *core->barrier_device_comm, *core->barrier_window, shape, core->deadline_ns,
-                          core->barrier_error.device());
+        make_peer_handles(topology, *core->barrier_device_comm, *core->barrier_window, shape,
+                          core->deadline_ns, core->barrier_error.device());
     core->barrier_shape = KernelShape{};
     core->barrier_shape.block_count = 1;
-    core->barrier_shape.thread_count = std::clamp((topology.size + kWarpSize - 1) / kWarpSize * kWarpSize, 32, 512);
+    core->barrier_shape.thread_count =
+        std::clamp((topology.size + kWarpSize - 1) / kWarpSize * kWarpSize, 32, 512);
 }
 
 }  // namespace
@@ -89,8 +96,8 @@ std::uint64_t host_deadline_ns(std::uint64_t device_deadline_ns) noexcept {
 }
 
 PeerHandles make_peer_handles(const Topology& topology, const DeviceCommunicator& device_comm,
-                              const SymmetricWindow& window, const WorkspaceShape& shape, std::uint64_t deadline_ns,
-                              DeviceError* error) {
+                              const SymmetricWindow& window, const WorkspaceShape& shape,
+                              std::uint64_t deadline_ns, DeviceError* error) {
     PeerHandles peers{};
     peers.dev_comm = device_comm.get();
     peers.window = window.handle();
@@ -120,8 +127,10 @@ void RuntimeCore::release_barrier() {
 
 Runtime::Runtime(std::shared_ptr<RuntimeCore> core) : core_(std::move(core)) {}
 
-std::unique_ptr<Runtime> Runtime::create(std::shared_ptr<Bootstrap> bootstrap, const RuntimeConfig& config) {
-    if (bootstrap == nullptr) raise(ErrorCode::invalid_argument, kNoRank, "Runtime::create: the bootstrap is null");
+std::unique_ptr<Runtime> Runtime::create(std::shared_ptr<Bootstrap> bootstrap,
+                                         const RuntimeConfig& config) {
+    if (bootstrap == nullptr)
+        raise(ErrorCode::invalid_argument, kNoRank, "Runtime::create: the bootstrap is null");
     check_config(*bootstrap, config);
     auto core = std::make_shared<RuntimeCore>();
     core->bootstrap = bootstrap;
@@ -131,7 +140,8 @@ std::unique_ptr<Runtime> Runtime::create(std::shared_ptr<Bootstrap> bootstrap, c
 
 std::unique_ptr<Runtime> Runtime::adopt(ncclComm_t comm, std::shared_ptr<Bootstrap> bootstrap,
                                         const RuntimeConfig& config) {
-    if (bootstrap == nullptr) raise(ErrorCode::invalid_argument, kNoRank, "Runtime::adopt: the bootstrap is null");
+    if (bootstrap == nullptr)
+        raise(ErrorCode::invalid_argument, kNoRank, "Runtime::adopt: the bootstrap is null");
     check_config(*bootstrap, config);
     auto core = std::make_shared<RuntimeCore>();
     core->bootstrap = bootstrap;
@@ -139,7 +149,8 @@ std::unique_ptr<Runtime> Runtime::adopt(ncclComm_t comm, std::shared_ptr<Bootstr
     return finish(std::move(core), config);
 }
 
-std::unique_ptr<Runtime> Runtime::finish(std::shared_ptr<RuntimeCore> core, const RuntimeConfig& config) {
+std::unique_ptr<Runtime> Runtime::finish(std::shared_ptr<RuntimeCore> core,
+                                         const RuntimeConfig& config) {
     core->deadline_ns = chosen_deadline_ns(config);
     try {
         core->topology = query_topology(*core->communicator);
@@ -152,7 +163,8 @@ std::unique_ptr<Runtime> Runtime::finish(std::shared_ptr<RuntimeCore> core, cons
         check_all_succeeded(*core->bootstrap, "the query of the device", failure);
         set_up_barrier(core.get(), config);
     } catch (...) {
-        // All ranks are here (every step above fails on all or on none), so the collective close is safe.
+        // All ranks are here (every step above fails on all or on none), so the collective close is
+        // safe.
         core->release_barrier();
         try {
             core->communicator->close();
@@ -165,19 +177,37 @@ std::unique_ptr<Runtime> Runtime::finish(std::shared_ptr<RuntimeCore> core, cons
 }
 
 Runtime::~Runtime() {
-    if (core_ == nullptr || core_->communicator == nullptr || !core_->communicator->is_open()) return;
-    log(LogLevel::warn, rank(), "a Runtime was destroyed without close(); its communicator is aborted");
+    if (core_ == nullptr || core_->communicator == nullptr || !core_->communicator->is_open())
+        return;
+    log(LogLevel::warn, rank(),
+        "a Runtime was destroyed without close(); its communicator is aborted");
     abort();
 }
 
-int Runtime::rank() const noexcept { return core_->topology.rank; }
-int Runtime::size() const noexcept { return core_->topology.size; }
-Bootstrap& Runtime::bootstrap() const { return *core_->bootstrap; }
-Communicator& Runtime::communicator() const { return *core_->communicator; }
-const Topology& Runtime::topology() const noexcept { return core_->topology; }
-const DeviceInfo& Runtime::device() const noexcept { return core_->device; }
-std::uint64_t Runtime::deadline_ns() const noexcept { return core_->deadline_ns; }
-std::uint64_t Runtime::barrier_count() const noexcept { return core_->barrier_count; }
+int Runtime::rank() const noexcept {
+    return core_->topology.rank;
+}
+int Runtime::size() const noexcept {
+    return core_->topology.size;
+}
+Bootstrap& Runtime::bootstrap() const {
+    return *core_->bootstrap;
+}
+Communicator& Runtime::communicator() const {
+    return *core_->communicator;
+}
+const Topology& Runtime::topology() const noexcept {
+    return core_->topology;
+}
+const DeviceInfo& Runtime::device() const noexcept {
+    return core_->device;
+}
+std::uint64_t Runtime::deadline_ns() const noexcept {
+    return core_->deadline_ns;
+}
+std::uint64_t Runtime::barrier_count() const noexcept {
+    return core_->barrier_count;
+}
 
 std::unique_ptr<Exchange> Runtime::create_exchange(const MoeConfig& config) {
     return Exchange::create(*this, config);
@@ -193,7 +223,8 @@ void Runtime::require_open() const {
 void Runtime::barrier(cudaStream_t stream, std::int32_t repeat_count) {
     require_open();
     if (repeat_count < 1) {
-        raise(ErrorCode::invalid_argument, rank(), "barrier: repeat_count is {}; it must be at least 1", repeat_count);
+        raise(ErrorCode::invalid_argument, rank(),
+              "barrier: repeat_count is {}; it must be at least 1", repeat_count);
     }
     BarrierArgs args = core_->barrier_args;
     args.repeat_count = repeat_count;
@@ -222,7 +253,8 @@ Health Runtime::health() const {
 void Runtime::close() {
     if (!core_->communicator->is_open()) return;
     if (core_->open_exchange_count > 0) {
-        raise(ErrorCode::invalid_usage, rank(), "Runtime::close: {} Exchange(s) are still open; close them first",
+        raise(ErrorCode::invalid_usage, rank(),
+              "Runtime::close: {} Exchange(s) are still open; close them first",
               core_->open_exchange_count);
     }
     const DeviceGuard guard(core_->communicator->device(), rank());

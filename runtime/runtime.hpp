@@ -21,18 +21,21 @@ namespace gimlet {
 class Exchange;
 struct RuntimeCore;
 
-/// One rank's membership. Collective functions come in the same order on every rank; each rank's object serves one host
-/// thread at a time, with the device current that was current at creation.
+/// One rank's membership. Collective functions come in the same order on every rank; each rank's
+/// object serves one host thread at a time, with the device current that was current at creation.
 ///
-/// Life: `close()` is collective and the normal end, after every Exchange is closed. `abort()` is local, for a rank that
-/// has given up. The destructor never blocks on peers and never throws.
+/// Life: `close()` is collective and the normal end, after every Exchange is closed. `abort()` is
+/// local, for a rank that has given up. The destructor never blocks on peers and never throws.
 class Runtime {
   public:
-    /// Collective over `bootstrap`, on the current device. Makes a communicator, queries the topology, and sets up the
-    /// barrier. If it fails on one rank, it fails on all, and nothing remains.
-    static std::unique_ptr<Runtime> create(std::shared_ptr<Bootstrap> bootstrap, const RuntimeConfig& config = {});
+    /// Collective over `bootstrap`, on the current device. Makes a communicator, queries the
+    /// topology, and sets up the barrier. If it fails on one rank, it fails on all, and nothing
+    /// remains.
+    static std::unique_ptr<Runtime> create(std::shared_ptr<Bootstrap> bootstrap,
+                                           const RuntimeConfig& config = {});
 
-    /// The same on a communicator of the caller's, who keeps it alive until close() has returned on all ranks.
+    /// The same on a communicator of the caller's, who keeps it alive until close() has returned on
+    /// all ranks.
     static std::unique_ptr<Runtime> adopt(ncclComm_t comm, std::shared_ptr<Bootstrap> bootstrap,
                                           const RuntimeConfig& config = {});
 
@@ -51,19 +54,22 @@ class Runtime {
     /// Collective. See Exchange.
     std::unique_ptr<Exchange> create_exchange(const MoeConfig& config);
 
-    /// Collective on the device: queues a barrier of all ranks on `stream`, `repeat_count` times (>= 1). Work queued
-    /// before it on any rank happens before work queued after it on any other, LSA stores and GIN puts of the
-    /// barrier's contexts included. Raises the report of an earlier barrier that failed. May be captured.
+    /// Collective on the device: queues a barrier of all ranks on `stream`, `repeat_count` times
+    /// (>= 1). Work queued before it on any rank happens before work queued after it on any other,
+    /// LSA stores and GIN puts of the barrier's contexts included. Raises the report of an earlier
+    /// barrier that failed. May be captured.
     void barrier(cudaStream_t stream, std::int32_t repeat_count = 1);
 
-    /// Local. Blocks until the work on `stream` is done; raises if a barrier failed or NCCL reports a fault.
+    /// Local. Blocks until the work on `stream` is done; raises if a barrier failed or NCCL reports
+    /// a fault.
     void synchronize(cudaStream_t stream);
 
     /// Barriers queued so far.
     std::uint64_t barrier_count() const noexcept;
     Health health() const;
 
-    /// Collective; a second call does nothing. Error(invalid_usage) with their number if Exchanges are open.
+    /// Collective; a second call does nothing. Error(invalid_usage) with their number if Exchanges
+    /// are open.
     void close();
     /// Local; never throws.
     void abort() noexcept;
@@ -73,7 +79,8 @@ class Runtime {
 
   private:
     explicit Runtime(std::shared_ptr<RuntimeCore> core);
-    static std::unique_ptr<Runtime> finish(std::shared_ptr<RuntimeCore> core, const RuntimeConfig& config);
+    static std::unique_ptr<Runtime> finish(std::shared_ptr<RuntimeCore> core,
+                                           const RuntimeConfig& config);
     void require_open() const;
 
     std::shared_ptr<RuntimeCore> core_;

@@ -9,12 +9,13 @@ namespace {
 /// Reads one rank's count table.
 class CountTable {
   public:
-    CountTable(const Plan& plan, std::span<const std::int32_t> counts) : plan_(plan), counts_(counts) {
+    CountTable(const Plan& plan, std::span<const std::int32_t> counts)
+        : plan_(plan), counts_(counts) {
         const auto needed = static_cast<std::size_t>(plan.shape.count_row_words()) *
                             static_cast<std::size_t>(plan.rank_count);
         if (counts.size() < needed) {
-            raise(ErrorCode::invalid_argument, plan.rank, "count table has {} words, {} are needed", counts.size(),
-                  needed);
+            raise(ErrorCode::invalid_argument, plan.rank, "count table has {} words, {} are needed",
+                  counts.size(), needed);
         }
     }
 
@@ -40,7 +41,8 @@ class CountTable {
 
   private:
     std::int64_t word(int source, int index) const {
-        return counts_[static_cast<std::size_t>(source) * static_cast<std::size_t>(plan_.shape.count_row_words()) +
+        return counts_[static_cast<std::size_t>(source) *
+                           static_cast<std::size_t>(plan_.shape.count_row_words()) +
                        static_cast<std::size_t>(index)];
     }
     std::int64_t chunks(std::int64_t rows) const {

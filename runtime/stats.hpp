@@ -11,9 +11,10 @@
 
 namespace gimlet {
 
-/// Counters of one Exchange on one rank, since its creation. Captured calls count once, when they are captured.
+/// Counters of one Exchange on one rank, since its creation. Captured calls count once, when they
+/// are captured.
 struct ExchangeStats {
-    std::uint64_t dispatches = 0;         ///< fresh and cached
+    std::uint64_t dispatches = 0;  ///< fresh and cached
     std::uint64_t cached_dispatches = 0;
     std::uint64_t combines = 0;
     std::uint64_t captured_calls = 0;     ///< dispatches and combines inside a graph capture
@@ -21,7 +22,8 @@ struct ExchangeStats {
     std::uint64_t tokens_dispatched = 0;  ///< T summed over dispatches
 };
 
-/// Messages and bytes of one dispatch and one combine of this rank, exact, from the counts of the step.
+/// Messages and bytes of one dispatch and one combine of this rank, exact, from the counts of the
+/// step.
 struct StepTraffic {
     std::vector<std::int64_t> rows_to;    ///< [R]
     std::vector<std::int64_t> rows_from;  ///< [R]
@@ -29,17 +31,18 @@ struct StepTraffic {
     std::int64_t rows_received = 0;       ///< without padding
     std::int64_t lsa_rows_sent = 0;       ///< to this rank and its LSA peers
     std::int64_t gin_rows_sent = 0;
-    std::int64_t dispatch_bytes_sent = 0; ///< rows and records
-    std::int64_t combine_bytes_sent = 0;  ///< rows pushed home, and rows that LSA peers pull
-    std::int64_t dispatch_puts = 0;       ///< GIN puts: count rows, chunks of rows, chunks of records
+    std::int64_t dispatch_bytes_sent = 0;  ///< rows and records
+    std::int64_t combine_bytes_sent = 0;   ///< rows pushed home, and rows that LSA peers pull
+    std::int64_t dispatch_puts = 0;  ///< GIN puts: count rows, chunks of rows, chunks of records
     std::int64_t dispatch_doorbells = 0;  ///< aggregated puts ring once; arrival signals ring too
     std::int64_t combine_puts = 0;        ///< GIN puts: chunks going home
     std::int64_t combine_doorbells = 0;   ///< puts and ready signals
-    std::int32_t rendezvous = 0;          ///< times that this rank waits for all others: counts, arrival, ready
+    std::int32_t rendezvous =
+        0;  ///< times that this rank waits for all others: counts, arrival, ready
 };
 
-/// `counts` is a Routing's table [R][count_row_words]; each row starts with a header word, then rows per rank
-/// (rank_major: tokens per rank), then rows per expert.
+/// `counts` is a Routing's table [R][count_row_words]; each row starts with a header word, then
+/// rows per rank (rank_major: tokens per rank), then rows per expert.
 StepTraffic compute_traffic(const Plan& plan, std::span<const std::int32_t> counts);
 
 }  // namespace gimlet

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/health.hpp"
+
+#include "runtime/stats.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace gimlet;
+using gimlet::test::contains_text;
+
+namespace {
+
+DeviceError record(DeviceFault fault, Primitive primitive) {
+    DeviceError error{};
+    error.state = kDeviceErrorComplete;
+    error.fault = fault;
+    error.primitive = primitive;
+    error.rank = 2;
+    error.peer = 5;
+    error.context = -1;
+    error.tag = static_cast<std::uint32_t>(Tag::dispatch);
+    error.token = 7;
+    error.epoch = 17;
+    error.expected = 17;
+    error.seen = 16;
+    error.elapsed_ns = 2000000000;
+    return error;
+}
+
+}  // namespace
+
+TEST_CASE("a timeout says who, what, whom, and whether the peer ever came", "[runtime][health]") {
+    auto error = record(DeviceFault::timed_out, Primitive::count_exchange);
+    CHECK_THAT(describe(error), contains_text("dispatch waited 2 s in count_exchange for rank 5") &&
+                                    contains_text("epoch 17, expected 17, seen 16") &&
+                                    contains_text("rank 5 has not entered this dispatch"));
+    error.primitive = Primitive::dispatch_arrival;
+    error.context = 3;
+    CHECK_THAT(describe(error), contains_text("on GIN context 3") &&
+                                    contains_text("entered this dispatch, but its rows"));
+    error.primitive = Primitive::count_exchange;
+    error.peer = error.rank;
+    CHECK_THAT(describe(error), contains_text("own kernel"));
+}
+
+TEST_CASE("each fault has its code and its words", "[runtime][health]") {
+    auto error = record(DeviceFault::expert_out_of_range, Primitive::none);
+    error.seen = static_cast<std::uint64_t>(-2);
+    error.expected = 32;
+    CHECK(error_code_of(error.fault) == ErrorCode::invalid_argument);
+    CHECK_THAT(describe(error), contains_text("token 7 names expert -2; it must be -1") &&
+                                    contains_text("0..31"));
+    error.fault = DeviceFault::duplicate_expert;
+    CHECK_THAT(describe(error), contains_text("twice"));
+    error.fault = DeviceFault::capacity_exceeded;
+    error.seen = 900;
+    error.expected = 800;
+    CHECK(error_code_of(error.fault) == ErrorCode::overflow);
+    CHECK_THAT(describe(error), contains_text("900 rows would arrive at rank 5, its buffer holds 800"));
+    error.fault = DeviceFault::mode_mismatch;
+    error.seen = 1;
+    error.expected = 0;
+    CHECK_THAT(describe(error), contains_text("rank 5 runs a cached dispatch, this rank a fresh one"));
+    error.fault = DeviceFault::peer_refused;
+    CHECK(error_code_of(error.fault) == ErrorCode::peer_failed);
+    CHECK_THAT(describe(error), contains_text("rank 5 refused"));
+    CHECK(error_code_of(DeviceFault::timed_out) == ErrorCode::timeout);
+}
+
+TEST_CASE("a record counts only when it is complete", "[runtime][health]") {
+    auto error = record(DeviceFault::timed_out, Primitive::count_exchange);
+    CHECK(read_device_error(&error).has_value());
+    error.state = kDeviceErrorClaimed;
+    CHECK_FALSE(read_device_error(&error).has_value());
+    error.state = kDeviceErrorFree;
+    CHECK_FALSE(read_device_error(&error).has_value());
+    CHECK_FALSE(read_device_error(nullptr).has_value());
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/plan.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+#include "device/kernels/dispatch_shared.hpp"
+#include "host/base/log.hpp"
+#include "host/bootstrap/thread_bootstrap.hpp"
+#include "runtime/stats.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace gimlet;
+using gimlet::test::contains_text;
+
+namespace {
+
+std::uint32_t shared_bytes(const ExchangeArgs& exchange, const KernelShape& shape) {
+    return DispatchSharedLayout::build(shape, exchange.peers.rank_count,
+                                       exchange.experts.expert_count, exchange.layout)
+        .total_bytes;
+}
+
+MoeConfig good_config() {
+    MoeConfig config;
+    config.expert_count = 32;
+    config.topk = 4;
+    config.hidden = 512;
+    config.max_tokens = 64;
+    return config;
+}
+
+PlanInputs machine(int ranks, int lsa_size, int sm_count = 132) {
+    PlanInputs inputs;
+    inputs.topology.size = ranks;
+    inputs.topology.lsa_size = lsa_size;
+    inputs.topology.lsa_team_count = ranks / lsa_size;
+    inputs.topology.gin_type = GinType::gdaki;
+    inputs.topology.symmetric_memory = true;
+    for (int r = 0; r < ranks; ++r) {
+        RankPlace place;
+        place.device_id = static_cast<std::uint64_t>(r) + 1;
+        place.sm_count = sm_count;
+        inputs.topology.places.push_back(place);
+    }
+    inputs.device.sm_count = sm_count;
+    inputs.device.shared_optin_bytes = 227 << 10;
+    inputs.device.max_threads_per_block = 1024;
+    inputs.device.memory_bytes = std::uint64_t{80} << 30;
+    inputs.dispatch_shared_bytes = shared_bytes;
+    inputs.default_deadline_ns = 5000000000;
+    return inputs;
+}
+
+}  // namespace
+
+TEST_CASE("defaults on a large GPU", "[runtime][plan]") {
+    MoeConfig config = good_config();
+    config.hidden = 7168;
+    config.expert_count = 256;
+    config.topk = 8;
+    config.max_tokens = 4096;
+    const Plan plan = make_plan(config, machine(8, 8));
+    CHECK(plan.sm_budget == 32);
+    CHECK(plan.kernels.dispatch.block_count == 32);
+    CHECK(plan.kernels.dispatch.thread_count == 512);
+    CHECK(plan.kernels.dispatch.copy_warps == 4);
+    CHECK(plan.kernels.dispatch.slots_per_warp == 3);
+    CHECK(plan.kernels.dispatch.slot_bytes == 14336);
+    CHECK(plan.kernels.dispatch.shared_bytes <= 227 << 10);
+    CHECK(plan.kernels.combine.block_count == 128);
+    CHECK(plan.kernels.combine.thread_count == 224);
+    CHECK(plan.kernels.gin_context_count == 0);
+    CHECK(plan.signal_count == 0);
+    CHECK(plan.send_capacity == 0);
+    CHECK(plan.shape.chunk_slots == 0);
+    CHECK(plan.row_capacity == 8 * 4096);
+    CHECK(plan.device_comm_request().gin_connection == GinConnection::none);
+    CHECK_FALSE(plan.device_comm_request().needs_gin());
+}
+
+TEST_CASE("long rows move in 16-byte pieces, with two slots a warp", "[runtime][plan]") {
+    MoeConfig config = good_config();
+    config.dispatch_type = ElementType::float32;
+    config.combine_type = ElementType::float32;
+    config.hidden = 16384;
+    const Plan plan = make_plan(config, machine(4, 4));
+    const KernelShape& shape = plan.kernels.dispatch;
+    CHECK(shape.slot_bytes < 65536);
+    CHECK(shape.slot_bytes % 16 == 0);
+    CHECK(shape.slots_per_warp == 2);
+    CHECK(shape.shared_bytes <= 227 << 10);
+    CHECK(shape.shared_bytes > 220 << 10);
+}
+
+TEST_CASE("small devices get small kernels", "[runtime][plan]") {
+    const Plan plan = make_plan(good_config(), machine(8, 4, 8));
+    CHECK(plan.kernels.dispatch.block_count == 2);
+    CHECK(plan.kernels.dispatch.thread_count == 96);
+    CHECK(plan.kernels.combine.block_count == 2);
+    CHECK(plan.kernels.combine.thread_count == 64);
+}
+
+TEST_CASE("ranks on one GPU share its SMs, and the scarcest GPU counts", "[runtime][plan]") {
+    PlanInputs inputs = machine(4, 4);
+    for (auto& place : inputs.topology.places) place.device_id = 1;
+    CHECK(make_plan(good_config(), inputs).sm_budget == 32);
+    MoeConfig config = good_config();
+    config.sm_budget = 34;
+    const LogCapture quiet;
+    CHECK_THROWS_WITH(make_plan(config, inputs),
+                      contains_text("sm_budget is 34") && contains_text("33 SMs"));
+    inputs = machine(4, 4);
+    inputs.topology.places[2].sm_count = 20;
+    CHECK(make_plan(good_config(), inputs).sm_budget == 20);
+}
+
+TEST_CASE("worst-case rows of both layouts", "[runtime][plan]") {
+    MoeConfig config = good_config();
+    CHECK(make_plan(config, machine(8, 8)).row_capacity == 8 * 64);
+    config.layout = Layout::expert_major;
+    CHECK(make_plan(config, machine(8, 8)).row_capacity == 8 * 64 * 4);
+    config.expert_count = 16;  // two experts a rank: a token names at most two of them
+    CHECK(make_plan(config, machine(8, 8)).row_capacity == 8 * 64 * 2);
+    config.expert_alignment = 16;
+    CHECK(make_plan(config, machine(8, 8)).row_capacity == 8 * 64 * 2 + 32);
+    config.expert_count = 17;  // rank 0 owns three
+    CHECK(make_plan(config, machine(8, 8)).row_capacity == (8 * 64 * 3 + 45 + 15) / 16 * 16);
+    config.max_recv_rows = 100;
+    CHECK(make_plan(config, machine(8, 8)).row_capacity == 112);
+    CHECK(make_plan(config, machine(8, 8)).worst_case_rows > 112);
+    config.max_recv_rows = 1 << 30;
+    CHECK(make_plan(config, machine(8, 8)).row_capacity == (8 * 64 * 3 + 45 + 15) / 16 * 16);
+}
+
+TEST_CASE("GIN resources exist only where a peer needs them", "[runtime][plan]") {
+    MoeConfig config = good_config();
+    config.chunk_rows = 8;
+    const Plan plan = make_plan(config, machine(8, 4));
+    CHECK(plan.gin_peer_count == 4);
+    CHECK(plan.kernels.gin_context_count == 4);
+    CHECK(plan.signal_count == 40);
+    CHECK(plan.send_capacity == 64 * 4);
+    CHECK(plan.shape.chunk_slots == 64 * 4 / 8 + 32 + 1);
+    const auto request = plan.device_comm_request();
+    CHECK(request.gin_connection == GinConnection::full);
+    CHECK(request.gin_signal_count == 40);
+    CHECK(make_plan(config, machine(8, 1)).send_capacity == 64 * 4);
+    CHECK(make_plan(config, machine(2, 1)).send_capacity == 64);
+    config.layout = Layout::expert_major;
+    CHECK(make_plan(config, machine(2, 1)).send_capacity == 64 * 4);
+    PlanInputs fewer = machine(8, 4);
+    fewer.actual_gin_context_count = 2;
+    CHECK(make_plan(config, fewer).kernels.gin_context_count == 2);
+}
+
+TEST_CASE("GIN missing where a peer needs it has its own code", "[runtime][plan]") {
+    const LogCapture quiet;
+    PlanInputs inputs = machine(8, 4);
+    inputs.topology.gin_type = GinType::none;
+    try {
+        make_plan(good_config(), inputs);
+        FAIL("no error");
+    } catch (const Error& error) {
+        CHECK(error.code() == ErrorCode::gin_unavailable);
+        CHECK_THAT(error.what(), contains_text("4 of 8 ranks"));
+    }
+    inputs.topology = machine(8, 8).topology;
+    inputs.topology.gin_type = GinType::none;
+    CHECK_NOTHROW(make_plan(good_config(), inputs));
+}
+
+TEST_CASE("sizes that overflow are refused, not wrapped", "[runtime][plan]") {
+    const LogCapture quiet;
+    MoeConfig config = good_config();
+    config.max_tokens = 2147483647;
+    CHECK_THROWS_WITH(make_plan(config, machine(8, 8)), contains_text("rows may arrive"));
+    config.max_recv_rows = 1000;
+    CHECK_NOTHROW(make_plan(config, machine(8, 8)));
+    CHECK_THROWS_WITH(make_plan(config, machine(8, 4)), contains_text("leave through GIN"));
+    config = good_config();
+    config.max_tokens = 1 << 20;
+    config.hidden = 1 << 20;
+    CHECK_THROWS_WITH(make_plan(config, machine(8, 8)),
+                      contains_text("the window needs") && contains_text("80 GiB"));
+    // The bytes themselves: 2^31 rows x 2^31 bytes x several regions.
+    config.max_tokens = 2147483647;
+    config.hidden = 1073741816;
+    config.dispatch_type = config.combine_type = ElementType::bfloat16;
+    PlanInputs one = machine(1, 1);
+    one.device.memory_bytes = 0;
+    CHECK_THROWS_WITH(make_plan(config, one), contains_text("limit"));
+}
+
+TEST_CASE("table offsets are ordered, aligned and disjoint for odd shapes", "[runtime][plan]") {
+    for (const int ranks : {1, 2, 3, 6, 7, 64}) {
+        for (const int lsa : {1, ranks}) {
+            for (const auto layout : {Layout::rank_major, Layout::expert_major}) {
+                for (const int experts : {1, 5, 256}) {
+                    MoeConfig config = good_config();
+                    config.layout = layout;
+                    config.expert_count = experts;
+                    config.topk = std::min(experts, 8);
+                    config.hidden = 24;
+                    config.max_tokens = 3;
+                    config.scale_words = 3;
+                    const Plan plan = make_plan(config, machine(ranks, lsa));
+                    CAPTURE(ranks, lsa, experts);
+                    const auto window = plan.window_layout();
+                    const RegionOffsets& at = plan.regions;
+                    REQUIRE(window.region("recv_rows[0]").offset_bytes == at.recv_rows[0]);
+                    REQUIRE(window.region("recv_rows[1]").offset_bytes == at.recv_rows[1]);
+                    REQUIRE(window.region("recv_meta[1]").offset_bytes == at.recv_meta[1]);
+                    REQUIRE(window.region("combine_rows[1]").offset_bytes == at.combine_rows[1]);
+                    REQUIRE(window.region("send_rows").offset_bytes == at.send_rows);
+                    REQUIRE(window.region("send_meta").offset_bytes == at.send_meta);
+                    REQUIRE(window.region("home_rows").offset_bytes == at.home_rows);
+                    REQUIRE(window.total_bytes() <= plan.window_bytes);
+                    std::uint64_t end = 0;
+                    for (const auto& region : window.regions()) {
+                        REQUIRE(region.offset_bytes >= end);
+                        REQUIRE(region.offset_bytes % 256 == 0);
+                        end = region.offset_bytes + region.bytes;
+                    }
+                    REQUIRE(end <= plan.window_bytes);
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("plans print themselves within 100 columns", "[runtime][plan]") {
+    MoeConfig config = good_config();
+    config.max_tokens = 8192;
+    config.hidden = 7168;
+    const Plan plan = make_plan(config, machine(64, 8));
+    std::istringstream lines(plan.text());
+    std::string line;
+    int count = 0;
+    while (std::getline(lines, line)) {
+        CAPTURE(line);
+        CHECK(line.size() <= 100);
+        ++count;
+    }
+    CHECK(count > 12);
+    CHECK_THAT(plan.text(), contains_text("64 ranks, LSA teams of 8") && contains_text("home_rows"));
+    const std::string json = plan.json();
+    CHECK(std::count(json.begin(), json.end(), '{') == std::count(json.begin(), json.end(), '}'));
+    CHECK_THAT(json, contains_text("\"plan.row_capacity\":\"524288\""));
+}
+
+TEST_CASE("equal inputs give equal hashes, other inputs others", "[runtime][plan]") {
+    const auto base = make_plan(good_config(), machine(8, 4)).hash();
+    CHECK(make_plan(good_config(), machine(8, 4)).hash() == base);
+    MoeConfig config = good_config();
+    config.chunk_rows = 7;
+    CHECK(make_plan(config, machine(8, 4)).hash() != base);
+    PlanInputs other_rank = machine(8, 4);
+    other_rank.topology.rank = 5;
+    other_rank.topology.lsa_rank = 1;
+    CHECK(make_plan(good_config(), other_rank).hash() == base);
+}
+
+TEST_CASE("traffic is exact for a counted step", "[runtime][stats]") {
+    MoeConfig config = good_config();
+    config.expert_count = 4;
+    config.topk = 2;
+    config.chunk_rows = 3;
+    config.gin_context_count = 3;
+    const Plan plan = make_plan(config, machine(4, 2));
+    const int words = plan.shape.count_row_words();
+    std::vector<std::int32_t> counts(static_cast<std::size_t>(4 * words));
+    const std::int32_t rows[4][4] = {{5, 4, 7, 0}, {1, 0, 2, 0}, {4, 0, 0, 0}, {3, 1, 1, 1}};
+    for (int s = 0; s < 4; ++s) {
+        for (int d = 0; d < 4; ++d) counts[static_cast<std::size_t>(s * words + 1 + d)] = rows[s][d];
+    }
+    const StepTraffic traffic = compute_traffic(plan, counts);
+    CHECK(traffic.rows_sent == 16);
+    CHECK(traffic.rows_received == 13);
+    CHECK(traffic.lsa_rows_sent == 9);
+    CHECK(traffic.gin_rows_sent == 7);
+    CHECK(traffic.rows_from == std::vector<std::int64_t>{5, 1, 4, 3});
+    // Rank 2: count row, three chunks of rows and of records; rank 3: count row only.
+    CHECK(traffic.dispatch_puts == 1 + 6 + 1);
+    CHECK(traffic.dispatch_doorbells == (1 + 3 + 2) + (1 + 0 + 2));
+    CHECK(traffic.combine_puts == 2 + 1);  // 4 rows to rank 2, 3 rows to rank 3
+    CHECK(traffic.dispatch_bytes_sent == 16 * (1024 + 32));
+    const LogCapture quiet;
+    CHECK_THROWS_WITH(compute_traffic(plan, std::vector<std::int32_t>(3)), contains_text("3 words"));
+}

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+# Unit tests of runtime/. Targets that they need: gimlet.
+set(gimlet_unit_runtime_sources
+    ${CMAKE_CURRENT_LIST_DIR}/runtime_config.cc
+    ${CMAKE_CURRENT_LIST_DIR}/runtime_element.cc
+    ${CMAKE_CURRENT_LIST_DIR}/runtime_generators.cc
+    ${CMAKE_CURRENT_LIST_DIR}/runtime_health.cc
+    ${CMAKE_CURRENT_LIST_DIR}/runtime_npy.cc
+    ${CMAKE_CURRENT_LIST_DIR}/runtime_plan.cc
+    ${CMAKE_CURRENT_LIST_DIR}/runtime_reference.cc)
