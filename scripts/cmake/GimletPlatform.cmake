@@ -66,6 +66,8 @@ if(GIMLET_BACKEND STREQUAL "emulator")
     INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/host/emulator/include>
               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/gimlet/host/emulator/include>)
   target_compile_definitions(gimlet_platform INTERFACE GIMLET_EMULATOR=1)
+  # "#pragma unroll" is nvcc's; the host compiler need not know it.
+  target_compile_options(gimlet_platform INTERFACE $<BUILD_INTERFACE:-Wno-unknown-pragmas>)
   if(EXISTS "${PROJECT_SOURCE_DIR}/host/emulator/CMakeLists.txt")
     target_link_libraries(gimlet_platform INTERFACE gimlet_emulator)
   endif()
