@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/sim/exchange_world.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <stdexcept>
+
+#include "host/bootstrap/callback_bootstrap.hpp"
+#include "host/cuda/buffer.hpp"
+#include "host/cuda/stream.hpp"
+#include "runtime/exchange.hpp"
+#include "runtime/reference.hpp"
+#include "runtime/runtime.hpp"
+
+namespace gimlet::test {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+std::shared_ptr<Bootstrap> simulation_bootstrap(int rank, int size) {
+    BootstrapCallbacks callbacks;
+    callbacks.rank = rank;
+    callbacks.size = size;
+    callbacks.all_gather = [](const void* send, std::size_t bytes, void* receive) {
+        auto* out = static_cast<std::byte*>(receive);
+        for (const Bytes& part : emu::host_all_gather(send, bytes)) {
+            std::copy(part.begin(), part.end(), out);
+            out += bytes;
+        }
+    };
+    callbacks.barrier = [] { emu::host_barrier(); };
+    return make_callback_bootstrap(std::move(callbacks));
+}
+
+/// What all ranks of a scenario share on the host: the routing and its reference.
+struct World {
+    Scenario scenario;
+    RoutingTable table;
+    Reference reference;
+
+    explicit World(const Scenario& s) : scenario(s) {
+        GeneratorOptions options = s.routing;
+        options.rank_count = s.sim.ranks;
+        options.token_count = s.config.max_tokens;
+        options.expert_count = s.config.expert_count;
+        options.topk = s.config.topk;
+        table = generate_routing(options);
+        reference = make_reference(
+            table, {s.config.expert_count, s.config.layout, s.config.expert_alignment});
+    }
+
+    std::uint64_t row_seed(std::size_t step) const { return scenario.data_seed * 1000 + step; }
+    std::uint64_t answer_seed(std::size_t step, int rank) const {
+        return scenario.data_seed * 7919 + step * 131 + static_cast<std::uint64_t>(rank);
+    }
+    ReferenceInputs inputs(std::size_t step) const {
+        ReferenceInputs out;
+        const MoeConfig& config = scenario.config;
+        out.row_bytes = dispatch_row_bytes(config);
+        out.scale_words = static_cast<std::uint32_t>(config.scale_words);
+        out.row = [this, step, type = config.dispatch_type, bytes = out.row_bytes](
+                      int rank, int token, std::byte* row) {
+            fill_row_pattern(row_seed(step), rank, token, type, row, bytes);
+        };
+        if (config.scale_words > 0) {
+            out.scale = [step](int rank, int token, int word) {
+                return 0x3f800000u +
+                       static_cast<std::uint32_t>(step * 4096 + rank * 1024 + token * 16 + word);
+            };
+        }
+        return out;
+    }
+};
+
+[[noreturn]] void fail(const World& world, int rank, std::size_t step, const std::string& what) {
+    throw std::runtime_error(
+        fmt::format("rank {} step {}: {} [{}]", rank, step, what, describe(world.scenario)));
+}
+
+/// One rank's tensors on its device.
+struct Tensors {
+    DeviceBuffer<std::byte> rows;
+    DeviceBuffer<std::uint32_t> scales;
+    DeviceBuffer<std::byte> indices;
+    DeviceBuffer<float> weights;
+    DeviceBuffer<std::byte> bias;
+    DeviceBuffer<std::byte> out;
+    Bytes bias_host;
+};
+
+template <typename T>
+DeviceBuffer<T> uploaded(const std::vector<T>& from) {
+    DeviceBuffer<T> out(from.size());
+    if (!from.empty()) out.upload(from);
+    return out;
+}
+
+Tensors make_tensors(const World& world, int rank) {
+    const MoeConfig& config = world.scenario.config;
+    const RankRouting& routing = world.table.ranks[static_cast<std::size_t>(rank)];
+    const auto tokens = static_cast<std::size_t>(routing.token_count);
+    Tensors out;
+    out.rows = DeviceBuffer<std::byte>(tokens * dispatch_row_bytes(config));
+    out.scales = DeviceBuffer<std::uint32_t>(tokens * static_cast<std::size_t>(config.scale_words));
+    Bytes indices;
+    for (const std::int64_t expert : routing.indices) {
+        const auto small = static_cast<std::int32_t>(expert);
+        const bool wide = world.scenario.index_type == IndexType::int64;
+        const auto* from = wide ? reinterpret_cast<const std::byte*>(&expert)
+                                : reinterpret_cast<const std::byte*>(&small);
+        indices.insert(indices.end(), from, from + (wide ? 8 : 4));
+    }
+    out.indices = uploaded(indices);
+    if (world.scenario.weights) out.weights = uploaded(routing.weights);
+    const std::size_t row = combine_row_bytes(config);
+    out.out = DeviceBuffer<std::byte>(tokens * row);
+    if (world.scenario.bias) {
+        out.bias_host.resize(tokens * row);
+        for (std::size_t t = 0; t < tokens; ++t) {
+            fill_row_pattern(99, rank, static_cast<int>(t), config.combine_type,
+                             out.bias_host.data() + t * row, row);
+        }
+        out.bias = uploaded(out.bias_host);
+    }
+    return out;
+}
+
+void upload_step(const World& world, int rank, std::size_t step, Tensors& tensors) {
+    const ReferenceInputs inputs = world.inputs(step);
+    Bytes rows(tensors.rows.count());
+    std::vector<std::uint32_t> scales(tensors.scales.count());
+    const int tokens = world.table.ranks[static_cast<std::size_t>(rank)].token_count;
+    for (int token = 0; token < tokens; ++token) {
+        inputs.row(rank, token, rows.data() + static_cast<std::size_t>(token) * inputs.row_bytes);
+        for (std::uint32_t w = 0; w < inputs.scale_words; ++w) {
+            scales[static_cast<std::size_t>(token) * inputs.scale_words + w] =
+                inputs.scale(rank, token, static_cast<int>(w));
+        }
+    }
+    if (!rows.empty()) tensors.rows.upload(rows);
+    if (!scales.empty()) tensors.scales.upload(scales);
+}
+
+template <typename T>
+std::vector<T> downloaded(const T* from, std::size_t count) {
+    std::vector<T> out(count);
+    if (count > 0) detail::device_copy(out.data(), from, count * sizeof(T), kNoRank);
+    return out;
+}
+
+void check_counts(const World& world, int rank, std::size_t step, const Exchange& exchange,
+                  const Routing& routing) {
+    const ReferenceRank& wanted = world.reference.ranks[static_cast<std::size_t>(rank)];
+    const StepCountsLayout& layout = exchange.plan().step_layout;
+    const auto* base = reinterpret_cast<const std::byte*>(routing.view().step);
+    StepCounts counts{};
+    detail::device_copy(&counts, base, sizeof(counts), rank);
+    const auto ints = [&](std::uint32_t offset, std::size_t count) {
+        return downloaded(reinterpret_cast<const std::int32_t*>(base + offset), count);
+    };
+    const auto local = static_cast<std::size_t>(wanted.local_expert_count);
+    const bool good =
+        counts.row_count == static_cast<std::int32_t>(wanted.rows.size()) &&
+        counts.token_row_count == wanted.token_row_count &&
+        counts.sent_row_count == wanted.sent_row_count &&
+        ints(layout.expert_counts(), local) == wanted.expert_counts &&
+        ints(layout.source_offsets(), wanted.source_offsets.size()) == wanted.source_offsets &&
+        (world.scenario.config.layout == Layout::rank_major ||
+         ints(layout.expert_offsets(), local + 1) == wanted.expert_offsets);
+    if (!good) {
+        fail(world, rank, step,
+             fmt::format("counts differ: rows {} of {}, tokens {} of {}, sent {} of {}",
+                         counts.row_count, wanted.rows.size(), counts.token_row_count,
+                         wanted.token_row_count, counts.sent_row_count, wanted.sent_row_count));
+    }
+}
+
+void check_received(const World& world, int rank, std::size_t step, const Received& received) {
+    const std::size_t rows = world.reference.ranks[static_cast<std::size_t>(rank)].rows.size();
+    const Bytes payload = downloaded(received.rows, rows * received.row_bytes);
+    const Bytes records = downloaded(received.records, rows * received.record_bytes);
+    ReceivedBytes bytes;
+    bytes.rows = payload;
+    bytes.records = records;
+    bytes.record_bytes = received.record_bytes;
+    bytes.check_padding_payload = world.scenario.config.pad_fill == PadFill::zero;
+    RoutingTable table = world.table;
+    if (!world.scenario.weights) {
+        for (RankRouting& r : table.ranks) r.weights.clear();
+    }
+    const std::string difference =
+        compare_received(table, world.reference, rank, world.inputs(step), bytes);
+    if (!difference.empty()) fail(world, rank, step, difference);
+}
+
+void fill_answers(const World& world, int rank, std::size_t step, Exchange& exchange) {
+    const std::size_t rows = world.reference.ranks[static_cast<std::size_t>(rank)].rows.size();
+    const std::size_t row = combine_row_bytes(world.scenario.config);
+    Bytes answers(rows * row);
+    for (std::size_t i = 0; i < rows; ++i) {
+        fill_row_pattern(world.answer_seed(step, rank), rank, static_cast<int>(i),
+                         world.scenario.config.combine_type, answers.data() + i * row, row);
+    }
+    if (!answers.empty())
+        detail::device_copy(exchange.combine_input(), answers.data(), answers.size(), rank);
+}
+
+void check_combined(const World& world, int rank, std::size_t step, const Tensors& tensors) {
+    const MoeConfig& config = world.scenario.config;
+    const std::size_t row = combine_row_bytes(config);
+    Bytes scratch(row);
+    ReferenceCombine combine;
+    combine.type = config.combine_type;
+    combine.hidden = config.hidden;
+    combine.row = [&](int from, int slot) {
+        fill_row_pattern(world.answer_seed(step, from), from, slot, config.combine_type,
+                         scratch.data(), row);
+        return static_cast<const std::byte*>(scratch.data());
+    };
+    if (config.layout == Layout::expert_major && world.scenario.weights) {
+        combine.weights = ReferenceCombine::Weights::applied;
+    }
+    if (world.scenario.bias) {
+        combine.bias = [&](int token) {
+            return static_cast<const std::byte*>(tensors.bias_host.data() +
+                                                 static_cast<std::size_t>(token) * row);
+        };
+    }
+    const Bytes wanted = reference_combine(world.table, world.reference, rank, combine);
+    const Bytes got = downloaded(tensors.out.get(), tensors.out.count());
+    if (got != wanted) {
+        const auto at = static_cast<std::size_t>(
+            std::mismatch(got.begin(), got.end(), wanted.begin()).first - got.begin());
+        fail(world, rank, step,
+             fmt::format("combined output differs at token {} byte {}", at / row, at % row));
+    }
+}
+
+void run_rank(const World& world, int rank) {
+    const Scenario& scenario = world.scenario;
+    auto runtime = Runtime::create(simulation_bootstrap(rank, scenario.sim.ranks));
+    auto exchange = Exchange::create(*runtime, scenario.config);
+    Stream stream;
+    Tensors tensors = make_tensors(world, rank);
+    Routing routing = exchange->make_routing();
+    DispatchInputs inputs;
+    inputs.rows = tensors.rows.get();
+    inputs.scales = tensors.scales.get();
+    inputs.expert_indices = tensors.indices.get();
+    inputs.weights = tensors.weights.get();
+    inputs.index_type = scenario.index_type;
+    inputs.token_count = world.table.ranks[static_cast<std::size_t>(rank)].token_count;
+    for (std::size_t step = 0; step < scenario.steps.size(); ++step) {
+        upload_step(world, rank, step, tensors);
+        const CountMode counts = scenario.host_counts ? CountMode::host : CountMode::device;
+        const Received received = scenario.steps[step] == StepKind::fresh
+                                      ? exchange->dispatch(inputs, &routing, counts, stream.get())
+                                      : exchange->dispatch_cached(inputs, &routing, stream.get());
+        exchange->synchronize(stream.get());
+        check_counts(world, rank, step, *exchange, routing);
+        check_received(world, rank, step, received);
+        fill_answers(world, rank, step, *exchange);
+        CombineInputs combine;
+        combine.out = tensors.out.get();
+        combine.bias = scenario.bias ? tensors.bias.get() : nullptr;
+        if (scenario.config.layout == Layout::expert_major) combine.weights = tensors.weights.get();
+        exchange->combine(combine, routing, stream.get());
+        exchange->synchronize(stream.get());
+        check_combined(world, rank, step, tensors);
+    }
+    exchange->close();
+    runtime->close();
+}
+
+}  // namespace
+
+Scenario small_scenario(int ranks, int team, emu::GinMode gin, std::uint64_t seed) {
+    Scenario out;
+    out.sim.ranks = ranks;
+    out.sim.lsa_team_size = team;
+    out.sim.gin = gin;
+    out.sim.seed = seed;
+    out.sim.sm_count = 2;
+    out.routing.seed = seed;
+    out.config.expert_count = 7;
+    out.config.topk = 3;
+    out.config.hidden = 64;
+    out.config.max_tokens = 12;
+    out.config.sm_budget = 2;
+    out.config.dispatch_threads = 64;
+    out.config.combine_threads = 32;
+    out.config.chunk_rows = 3;
+    out.config.gin_context_count = team == 0 || team == ranks ? 0 : 3;
+    out.data_seed = seed + 1;
+    return out;
+}
+
+emu::SimReport run_scenario(const Scenario& scenario) {
+    const World world(scenario);
+    return emu::simulate(scenario.sim, [&](int rank) { run_rank(world, rank); });
+}
+
+std::string describe(const Scenario& s) {
+    const char* gin = s.sim.gin == emu::GinMode::off     ? "off"
+                      : s.sim.gin == emu::GinMode::gdaki ? "gdaki"
+                                                         : "proxy";
+    return fmt::format(
+        "ranks {} team {} gin {} seed {} {} {}/{} T {} H {} K {} E {} routing {} seed {} steps {}",
+        s.sim.ranks, s.sim.lsa_team_size, gin, s.sim.seed, name_of(s.config.layout),
+        name_of(s.config.dispatch_type), name_of(s.config.combine_type), s.config.max_tokens,
+        s.config.hidden, s.config.topk, s.config.expert_count, name_of(s.routing.kind),
+        s.routing.seed, s.steps.size());
+}
+
+}  // namespace gimlet::test
