@@ -23,8 +23,9 @@ constexpr std::array kTable = {
              "off|error|warn|info|debug|trace", "How much is logged to standard error."},
     EnvEntry{EnvVar::timeout_ms, "GIMLET_TIMEOUT_MS", EnvType::integer, "30000", 1, kDayMs, "",
              "Deadline of one wait on the device or in NCCL, in milliseconds."},
-    EnvEntry{EnvVar::bootstrap_timeout_ms, "GIMLET_BOOTSTRAP_TIMEOUT_MS", EnvType::integer, "120000", 1,
-             kDayMs, "", "Deadline of one collective step between ranks on the host, in milliseconds."},
+    EnvEntry{EnvVar::bootstrap_timeout_ms, "GIMLET_BOOTSTRAP_TIMEOUT_MS", EnvType::integer,
+             "120000", 1, kDayMs, "",
+             "Deadline of one collective step between ranks on the host, in milliseconds."},
     EnvEntry{EnvVar::progress, "GIMLET_PROGRESS", EnvType::flag, "1", 0, 0, "",
              "Whether work that takes over two seconds prints progress lines."},
     EnvEntry{EnvVar::emu_seed, "GIMLET_EMU_SEED", EnvType::integer, "1", 0, INT64_MAX, "",
@@ -59,6 +60,12 @@ constexpr std::array kTable = {
              "How much NCCL itself logs: VERSION, WARN, INFO or TRACE."},
     EnvEntry{EnvVar::cuda_mps_pipe, "CUDA_MPS_PIPE_DIRECTORY", EnvType::text, "", 0, 0, "",
              "Folder of the MPS daemon that several processes on one GPU share."},
+    EnvEntry{EnvVar::launcher_ompi, "OMPI_COMM_WORLD_SIZE", EnvType::text, "", 0, 0, "",
+             "Set by Open MPI's mpirun: this process is one of its ranks."},
+    EnvEntry{EnvVar::launcher_pmi, "PMI_SIZE", EnvType::text, "", 0, 0, "",
+             "Set by MPICH's and Slurm's launchers: this process is one of their ranks."},
+    EnvEntry{EnvVar::launcher_pmix, "PMIX_RANK", EnvType::text, "", 0, 0, "",
+             "Set by PMIx launchers: this process is one of their ranks."},
 };
 
 consteval bool in_enum_order() {
@@ -68,7 +75,7 @@ consteval bool in_enum_order() {
     return true;
 }
 static_assert(in_enum_order(), "the table has one row per EnvVar, in its order");
-static_assert(kTable.size() == static_cast<std::size_t>(EnvVar::cuda_mps_pipe) + 1);
+static_assert(kTable.size() == static_cast<std::size_t>(EnvVar::launcher_pmix) + 1);
 
 struct Overrides {
     std::mutex mutex;
@@ -157,15 +164,17 @@ std::string checked_text(EnvVar variable, EnvType wanted) {
     // Only what a person wrote can be wrong; an empty default means "not set".
     if (env_is_set(variable) && !is_valid(entry, text)) {
         raise(ErrorCode::invalid_argument, kNoRank,
-              "environment variable {}='{}' is not valid; it is of type {}, allowed: {}", entry.name,
-              text, type_name(entry.type), allowed(entry));
+              "environment variable {}='{}' is not valid; it is of type {}, allowed: {}",
+              entry.name, text, type_name(entry.type), allowed(entry));
     }
     return text;
 }
 
 }  // namespace
 
-std::span<const EnvEntry> env_table() noexcept { return kTable; }
+std::span<const EnvEntry> env_table() noexcept {
+    return kTable;
+}
 
 const EnvEntry& env_entry(EnvVar variable) noexcept {
     return kTable[static_cast<std::size_t>(variable)];
@@ -185,7 +194,9 @@ std::optional<std::string> env_raw(EnvVar variable) {
     return std::string(text);
 }
 
-bool env_is_set(EnvVar variable) { return env_raw(variable).has_value(); }
+bool env_is_set(EnvVar variable) {
+    return env_raw(variable).has_value();
+}
 
 bool env_flag(EnvVar variable) {
     bool value = false;
@@ -199,9 +210,13 @@ std::int64_t env_int(EnvVar variable) {
     return value;
 }
 
-std::string env_choice(EnvVar variable) { return checked_text(variable, EnvType::choice); }
+std::string env_choice(EnvVar variable) {
+    return checked_text(variable, EnvType::choice);
+}
 
-std::string env_text(EnvVar variable) { return checked_text(variable, EnvType::text); }
+std::string env_text(EnvVar variable) {
+    return checked_text(variable, EnvType::text);
+}
 
 std::string env_dump_text() {
     std::string result;

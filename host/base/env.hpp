@@ -32,6 +32,9 @@ enum class EnvVar : int {
     nccl_gin_plugin,       ///< NCCL_GIN_PLUGIN
     nccl_debug,            ///< NCCL_DEBUG
     cuda_mps_pipe,         ///< CUDA_MPS_PIPE_DIRECTORY
+    launcher_ompi,         ///< OMPI_COMM_WORLD_SIZE
+    launcher_pmi,          ///< PMI_SIZE
+    launcher_pmix,         ///< PMIX_RANK
 };
 
 enum class EnvType { flag, integer, choice, text };
@@ -68,7 +71,8 @@ std::string env_text(EnvVar variable);
 std::string env_dump_text();
 std::string env_dump_json();
 
-/// For tests: pretends that the variable has this value, for the object's lifetime, in this process.
+/// For tests: pretends that the variable has this value, for the object's lifetime, in this
+/// process.
 class EnvOverride {
   public:
     EnvOverride(EnvVar variable, std::string_view value);

@@ -15,22 +15,22 @@ namespace gimlet {
 /// What went wrong, coarsely. The numbers are part of the C ABI: append, never renumber.
 enum class ErrorCode : std::int32_t {
     ok = 0,
-    invalid_argument = 1,   ///< a value given by the caller is out of its documented range
-    invalid_usage = 2,      ///< the call is not allowed in the object's present state
-    out_of_memory = 3,      ///< device, host or window memory is exhausted
-    cuda = 4,               ///< a CUDA call failed
-    nccl = 5,               ///< an NCCL call failed
-    mpi = 6,                ///< an MPI call failed
-    system = 7,             ///< the operating system refused something
-    version_mismatch = 8,   ///< compiled against one NCCL, running with another
-    gin_unavailable = 9,    ///< a peer can only be reached through GIN, and there is none
-    not_supported = 10,     ///< correct, but not on this machine or not in this build
-    config_mismatch = 11,   ///< ranks disagree in something that must be equal
-    timeout = 12,           ///< a wait passed its deadline
-    peer_failed = 13,       ///< another rank reported a failure, or is gone
-    overflow = 14,          ///< a size does not fit its integer type
-    closed = 15,            ///< the object was closed or aborted before
-    internal = 16,          ///< a defect of this library
+    invalid_argument = 1,  ///< a value given by the caller is out of its documented range
+    invalid_usage = 2,     ///< the call is not allowed in the object's present state
+    out_of_memory = 3,     ///< device, host or window memory is exhausted
+    cuda = 4,              ///< a CUDA call failed
+    nccl = 5,              ///< an NCCL call failed
+    mpi = 6,               ///< an MPI call failed
+    system = 7,            ///< the operating system refused something
+    version_mismatch = 8,  ///< compiled against one NCCL, running with another
+    gin_unavailable = 9,   ///< a peer can only be reached through GIN, and there is none
+    not_supported = 10,    ///< correct, but not on this machine or not in this build
+    config_mismatch = 11,  ///< ranks disagree in something that must be equal
+    timeout = 12,          ///< a wait passed its deadline
+    peer_failed = 13,      ///< another rank reported a failure, or is gone
+    overflow = 14,         ///< a size does not fit its integer type
+    closed = 15,           ///< the object was closed or aborted before
+    internal = 16,         ///< a defect of this library
 };
 
 inline constexpr int kErrorCodeCount = 17;

@@ -20,7 +20,9 @@ std::atomic<int> armed_count{0};
 std::mutex slots_mutex;
 std::array<Slot, kFaultPointCount> slots;
 
-Slot& slot_of(FaultPoint point) { return slots[static_cast<std::size_t>(point)]; }
+Slot& slot_of(FaultPoint point) {
+    return slots[static_cast<std::size_t>(point)];
+}
 
 }  // namespace
 

@@ -8,13 +8,13 @@
 namespace gimlet {
 
 enum class FaultPoint : int {
-    communicator_create,    ///< after ncclCommInitRankConfig succeeded
-    window_allocate,        ///< instead of ncclMemAlloc
-    window_register,        ///< after ncclCommWindowRegister succeeded
-    window_null,            ///< as if registration had returned a NULL window
-    device_comm_create,     ///< after ncclDevCommCreate succeeded
-    host_allocate,          ///< instead of cudaHostAlloc
-    device_allocate,        ///< instead of cudaMalloc
+    communicator_create,  ///< after ncclCommInitRankConfig succeeded
+    window_allocate,      ///< instead of ncclMemAlloc
+    window_register,      ///< after ncclCommWindowRegister succeeded
+    window_null,          ///< as if registration had returned a NULL window
+    device_comm_create,   ///< after ncclDevCommCreate succeeded
+    host_allocate,        ///< instead of cudaHostAlloc
+    device_allocate,      ///< instead of cudaMalloc
 };
 
 inline constexpr int kFaultPointCount = 7;

@@ -21,7 +21,9 @@ std::uint64_t steady_ns() {
                                           .count());
 }
 
-void print_to_stderr(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
+void print_to_stderr(const std::string& line) {
+    std::fprintf(stderr, "%s\n", line.c_str());
+}
 
 }  // namespace
 
@@ -45,7 +47,8 @@ void Progress::update(std::uint64_t done) {
         print_(fmt::format("{}: {} done, {:.1f} s", name_, done, seconds));
     } else {
         const double percent = 100.0 * static_cast<double>(done) / static_cast<double>(total_);
-        print_(fmt::format("{}: {} of {}, {:.0f} %, {:.1f} s", name_, done, total_, percent, seconds));
+        print_(
+            fmt::format("{}: {} of {}, {:.0f} %, {:.1f} s", name_, done, total_, percent, seconds));
     }
 }
 

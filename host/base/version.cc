@@ -22,10 +22,16 @@ static_assert(kVersionMajor == 0 && kVersionMinor == 1 && kVersionPatch == 0 &&
 
 }  // namespace
 
-const char* version_text() noexcept { return GIMLET_VERSION_TEXT; }
+const char* version_text() noexcept {
+    return GIMLET_VERSION_TEXT;
+}
 
-const char* git_hash() noexcept { return GIMLET_GIT_HASH; }
+const char* git_hash() noexcept {
+    return GIMLET_GIT_HASH;
+}
 
-const char* backend_name() noexcept { return GIMLET_BACKEND_NAME; }
+const char* backend_name() noexcept {
+    return GIMLET_BACKEND_NAME;
+}
 
 }  // namespace gimlet

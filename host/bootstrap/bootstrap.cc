@@ -27,7 +27,8 @@ std::size_t majority_rank(const std::vector<std::string>& values) {
     return best;
 }
 
-/// "window bytes: rank 2 has '4096', rank 5 has '1'; ranks 0-1, 3-4 have '8192'"; empty if all agree.
+/// "window bytes: rank 2 has '4096', rank 5 has '1'; ranks 0-1, 3-4 have '8192'"; empty if all
+/// agree.
 std::string describe_difference(std::string_view field, const std::vector<std::string>& values) {
     const std::string& right = values[majority_rank(values)];
     std::vector<int> agreeing;
@@ -36,11 +37,13 @@ std::string describe_difference(std::string_view field, const std::vector<std::s
         if (values[r] == right) {
             agreeing.push_back(static_cast<int>(r));
         } else {
-            differing += fmt::format("{}rank {} has '{}'", differing.empty() ? "" : ", ", r, values[r]);
+            differing +=
+                fmt::format("{}rank {} has '{}'", differing.empty() ? "" : ", ", r, values[r]);
         }
     }
     if (differing.empty()) return "";
-    return fmt::format("{}: {}; {} {} '{}'", field, differing, agreeing.size() == 1 ? "rank" : "ranks",
+    return fmt::format("{}: {}; {} {} '{}'", field, differing,
+                       agreeing.size() == 1 ? "rank" : "ranks",
                        format_ranks(agreeing) + (agreeing.size() == 1 ? " has" : " have"), right);
 }
 
@@ -70,7 +73,8 @@ Bootstrap::Bootstrap(int rank, int size) : rank_(rank), size_(size) {
         raise(ErrorCode::invalid_argument, rank, "bootstrap: {} ranks, must be at least 1", size);
     }
     if (rank < 0 || rank >= size) {
-        raise(ErrorCode::invalid_argument, rank, "bootstrap: rank {} is outside 0..{}", rank, size - 1);
+        raise(ErrorCode::invalid_argument, rank, "bootstrap: rank {} is outside 0..{}", rank,
+              size - 1);
     }
 }
 
@@ -96,7 +100,8 @@ std::vector<std::string> Bootstrap::all_gather_texts(std::string_view text) {
 
 void Bootstrap::broadcast(void* data, std::size_t bytes, int root) {
     if (root < 0 || root >= size_) {
-        raise(ErrorCode::invalid_argument, rank_, "broadcast: root {} is outside 0..{}", root, size_ - 1);
+        raise(ErrorCode::invalid_argument, rank_, "broadcast: root {} is outside 0..{}", root,
+              size_ - 1);
     }
     // One all-gather is wasteful and simple; set-up data is small.
     const std::vector<std::byte> all = all_gather(data, bytes);
@@ -111,7 +116,8 @@ void check_agreement(Bootstrap& bootstrap, std::string_view subject,
         append_part(&packed, field.value);
     }
     const std::vector<std::string> all = bootstrap.all_gather_texts(packed);
-    if (std::all_of(all.begin(), all.end(), [&](const std::string& one) { return one == all[0]; })) {
+    if (std::all_of(all.begin(), all.end(),
+                    [&](const std::string& one) { return one == all[0]; })) {
         return;
     }
     std::vector<std::vector<std::string>> parts;

@@ -31,8 +31,8 @@ class Bootstrap {
     int rank() const noexcept { return rank_; }
     int size() const noexcept { return size_; }
 
-    /// Collective. `bytes` is equal on all ranks and may be 0. `receive` has room for size() * bytes;
-    /// rank r's part lands at r * bytes.
+    /// Collective. `bytes` is equal on all ranks and may be 0. `receive` has room for size() *
+    /// bytes; rank r's part lands at r * bytes.
     virtual void all_gather(const void* send, std::size_t bytes, void* receive) = 0;
 
     /// Collective. Returns after every rank has entered.
@@ -72,8 +72,8 @@ struct AgreementField {
 };
 
 /// Collective (law 10). Compares all fields at once. If a rank differs, every rank raises the same
-/// Error(config_mismatch): the subject, the first differing field, each differing rank with its value,
-/// and the value of the others. The value of most ranks counts as right; on a tie, rank 0's.
+/// Error(config_mismatch): the subject, the first differing field, each differing rank with its
+/// value, and the value of the others. The value of most ranks counts as right; on a tie, rank 0's.
 void check_agreement(Bootstrap& bootstrap, std::string_view subject,
                      const std::vector<AgreementField>& fields);
 
@@ -81,9 +81,10 @@ void check_agreement(Bootstrap& bootstrap, std::string_view subject,
 void check_agreement(Bootstrap& bootstrap, std::string_view subject, const void* data,
                      std::size_t bytes);
 
-/// Collective. Each rank says how its own part of `what` went: `failure` is null if well. If any rank
-/// failed, the failed ones rethrow their own error, and all others raise Error(peer_failed) naming the
-/// ranks and the first one's message. So a collective creation ends everywhere or nowhere.
+/// Collective. Each rank says how its own part of `what` went: `failure` is null if well. If any
+/// rank failed, the failed ones rethrow their own error, and all others raise Error(peer_failed)
+/// naming the ranks and the first one's message. So a collective creation ends everywhere or
+/// nowhere.
 void check_all_succeeded(Bootstrap& bootstrap, std::string_view what,
                          const std::exception_ptr& failure);
 

@@ -55,7 +55,8 @@ class CallbackBootstrap final : public Bootstrap {
         } catch (const Error&) {
             throw;
         } catch (const std::exception& failure) {
-            raise(ErrorCode::system, rank(), "callback bootstrap: {} failed: {}", name, failure.what());
+            raise(ErrorCode::system, rank(), "callback bootstrap: {} failed: {}", name,
+                  failure.what());
         }
     }
 

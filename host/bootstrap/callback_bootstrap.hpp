@@ -21,8 +21,8 @@ struct BootstrapCallbacks {
     std::function<std::unique_ptr<Bootstrap>(int color, int key)> split;
 };
 
-/// Raises Error(invalid_argument) for a missing all_gather or a rank outside 0..size-1. An exception
-/// of a callback that is not an Error comes out as Error(system) with its text.
+/// Raises Error(invalid_argument) for a missing all_gather or a rank outside 0..size-1. An
+/// exception of a callback that is not an Error comes out as Error(system) with its text.
 std::unique_ptr<Bootstrap> make_callback_bootstrap(BootstrapCallbacks callbacks);
 
 /// The group of one rank; needs no communication.

@@ -44,11 +44,12 @@ int comm_size(MPI_Comm comm) {
 class MpiBootstrap final : public Bootstrap {
   public:
     /// Takes `comm` over.
-    explicit MpiBootstrap(MPI_Comm comm) : Bootstrap(comm_rank(comm), comm_size(comm)), comm_(comm) {}
+    explicit MpiBootstrap(MPI_Comm comm)
+        : Bootstrap(comm_rank(comm), comm_size(comm)), comm_(comm) {}
 
     ~MpiBootstrap() override {
-        // MPI_Comm_free is collective, and a destructor must not wait for other ranks. The handle is
-        // a few hundred bytes, and MPI_Finalize takes it.
+        // MPI_Comm_free is collective, and a destructor must not wait for other ranks. The handle
+        // is a few hundred bytes, and MPI_Finalize takes it.
         comm_ = MPI_COMM_NULL;
     }
 
@@ -64,8 +65,8 @@ class MpiBootstrap final : public Bootstrap {
 
     std::unique_ptr<Bootstrap> split(int color, int key) override {
         if (color < 0 && color != kNoColor) {
-            raise(ErrorCode::invalid_argument, rank(), "split: color {} is below 0 and not kNoColor",
-                  color);
+            raise(ErrorCode::invalid_argument, rank(),
+                  "split: color {} is below 0 and not kNoColor", color);
         }
         MPI_Comm child = MPI_COMM_NULL;
         mpi_check(MPI_Comm_split(comm_, color == kNoColor ? MPI_UNDEFINED : color, key, &child),
@@ -90,7 +91,8 @@ std::unique_ptr<Bootstrap> duplicate(MPI_Comm comm) {
 void require_running() {
     if (!mpi_is_running()) {
         raise(ErrorCode::invalid_usage, kNoRank,
-              "MPI bootstrap: MPI is not initialised (or already finalised); make an MpiSession or call "
+              "MPI bootstrap: MPI is not initialised (or already finalised); make an MpiSession or "
+              "call "
               "MPI_Init first");
     }
 }
@@ -102,7 +104,8 @@ MpiSession::MpiSession(int* argc, char*** argv) : exceptions_at_start_(std::unca
     MPI_Initialized(&initialized);
     if (initialized != 0) return;
     int provided = 0;
-    mpi_check(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread", kNoRank);
+    mpi_check(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread",
+              kNoRank);
     started_here_ = true;
 }
 
@@ -123,7 +126,8 @@ std::unique_ptr<Bootstrap> make_mpi_bootstrap() {
 std::unique_ptr<Bootstrap> make_mpi_bootstrap(const void* comm) {
     require_running();
     if (comm == nullptr) {
-        raise(ErrorCode::invalid_argument, kNoRank, "MPI bootstrap: the communicator pointer is null");
+        raise(ErrorCode::invalid_argument, kNoRank,
+              "MPI bootstrap: the communicator pointer is null");
     }
     return duplicate(*static_cast<const MPI_Comm*>(comm));
 }

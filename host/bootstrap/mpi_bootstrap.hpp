@@ -9,8 +9,8 @@
 namespace gimlet {
 
 /// Starts MPI if nobody has, and ends it at the end of the scope if it was the one that started it.
-/// If an exception is under way by then, MPI_Finalize is left out, since it would wait for ranks that
-/// may be gone; the caller ends the job (`mpi_abort`).
+/// If an exception is under way by then, MPI_Finalize is left out, since it would wait for ranks
+/// that may be gone; the caller ends the job (`mpi_abort`).
 class MpiSession {
   public:
     MpiSession(int* argc, char*** argv);

@@ -42,8 +42,9 @@ class SimBootstrap final : public Bootstrap {
 
     void all_gather(const void* send, std::size_t bytes, void* receive) override {
         const std::uint64_t round = bring(send, bytes);
-        emu::Engine::get().wait("simulation bootstrap",
-                                [group = group_.get(), round] { return group->round.load() > round; });
+        emu::Engine::get().wait("simulation bootstrap", [group = group_.get(), round] {
+            return group->round.load() > round;
+        });
         const std::lock_guard lock(group_->mutex);
         const std::vector<std::byte>& parts = group_->finished[round & 1];
         if (!parts.empty()) std::memcpy(receive, parts.data(), parts.size());
@@ -56,8 +57,8 @@ class SimBootstrap final : public Bootstrap {
 
     std::unique_ptr<Bootstrap> split(int color, int key) override {
         if (color < 0 && color != kNoColor) {
-            raise(ErrorCode::invalid_argument, rank(), "split: color {} is below 0 and not kNoColor",
-                  color);
+            raise(ErrorCode::invalid_argument, rank(),
+                  "split: color {} is below 0 and not kNoColor", color);
         }
         struct Choice {
             int color;
@@ -93,12 +94,14 @@ class SimBootstrap final : public Bootstrap {
                 std::byte{0});
         } else if (bytes != group.part_bytes) {
             raise(ErrorCode::config_mismatch, rank(),
-                  "all-gather: rank {} brought {} B, others {} B; ranks must make the same calls in the "
+                  "all-gather: rank {} brought {} B, others {} B; ranks must make the same calls "
+                  "in the "
                   "same order",
                   rank(), bytes, group.part_bytes);
         }
         if (bytes > 0) {
-            std::memcpy(group.filling.data() + static_cast<std::size_t>(rank()) * bytes, send, bytes);
+            std::memcpy(group.filling.data() + static_cast<std::size_t>(rank()) * bytes, send,
+                        bytes);
         }
         if (++group.arrived == group.size) {
             group.arrived = 0;
@@ -125,7 +128,8 @@ std::unique_ptr<Bootstrap> make_sim_bootstrap(int rank) {
     const int size = engine.options().ranks;
     std::shared_ptr<SimGroup> mine;
     if (rank == 0) mine = std::make_shared<SimGroup>(size);
-    // One address space: rank 0 shows where its pointer is, and keeps it there until all have copied it.
+    // One address space: rank 0 shows where its pointer is, and keeps it there until all have
+    // copied it.
     const std::shared_ptr<SimGroup>* address = &mine;
     const auto all = emu::host_all_gather(&address, sizeof(address));
     const std::shared_ptr<SimGroup>* root = nullptr;

@@ -8,9 +8,9 @@
 
 namespace gimlet {
 
-/// Collective over all host programs of the running simulation; `rank` is the one that the host program
-/// was given. Waiting is the simulation's own, so a rank that does not come shows up in its deadlock
-/// table, and runs stay equal step for step.
+/// Collective over all host programs of the running simulation; `rank` is the one that the host
+/// program was given. Waiting is the simulation's own, so a rank that does not come shows up in its
+/// deadlock table, and runs stay equal step for step.
 std::unique_ptr<Bootstrap> make_sim_bootstrap(int rank);
 
 }  // namespace gimlet

@@ -50,7 +50,8 @@ struct ThreadGroup::State {
 
     [[noreturn]] void raise_failure(int rank) { raise_text(failure_code, rank, *failure); }
 
-    /// Waits, with the lock held, until `ready`; on a deadline or an abort it fails the whole group.
+    /// Waits, with the lock held, until `ready`; on a deadline or an abort it fails the whole
+    /// group.
     template <typename Ready>
     void wait(std::unique_lock<std::mutex>& lock, int rank, const Ready& ready);
 
@@ -77,10 +78,11 @@ void ThreadGroup::State::wait(std::unique_lock<std::mutex>& lock, int rank, cons
         }
         if (!done() && Clock::now() >= deadline) {
             fail(ErrorCode::timeout,
-                 fmt::format("bootstrap of {} threads: rank(s) {} did not come within {}; they may have "
-                             "failed or called in another order (GIMLET_BOOTSTRAP_TIMEOUT_MS raises the "
-                             "limit)",
-                             size, missing_ranks(), format_duration_ns(options.timeout_ns)));
+                 fmt::format(
+                     "bootstrap of {} threads: rank(s) {} did not come within {}; they may have "
+                     "failed or called in another order (GIMLET_BOOTSTRAP_TIMEOUT_MS raises the "
+                     "limit)",
+                     size, missing_ranks(), format_duration_ns(options.timeout_ns)));
         }
     }
     // A rank that can still finish its round does so; the failure meets it in the next one.
@@ -130,7 +132,8 @@ class ThreadBootstrap final : public Bootstrap {
                 std::byte{0});
         } else if (bytes != state.part_bytes) {
             const std::string reason = fmt::format(
-                "all-gather: rank {} brought {} B, others {} B; ranks must make the same calls in the "
+                "all-gather: rank {} brought {} B, others {} B; ranks must make the same calls in "
+                "the "
                 "same order",
                 rank(), bytes, state.part_bytes);
             state.fail(ErrorCode::config_mismatch, reason);
@@ -149,7 +152,8 @@ class ThreadBootstrap final : public Bootstrap {
 
 std::unique_ptr<Bootstrap> ThreadBootstrap::split(int color, int key) {
     if (color < 0 && color != kNoColor) {
-        raise(ErrorCode::invalid_argument, rank(), "split: color {} is below 0 and not kNoColor", color);
+        raise(ErrorCode::invalid_argument, rank(), "split: color {} is below 0 and not kNoColor",
+              color);
     }
     struct Choice {
         int color;
@@ -191,7 +195,8 @@ ThreadGroup::~ThreadGroup() = default;
 
 std::shared_ptr<ThreadGroup> ThreadGroup::create(int size, ThreadGroupOptions options) {
     if (size < 1) {
-        raise(ErrorCode::invalid_argument, kNoRank, "thread group: {} ranks, must be at least 1", size);
+        raise(ErrorCode::invalid_argument, kNoRank, "thread group: {} ranks, must be at least 1",
+              size);
     }
     auto state = std::make_unique<State>();
     state->size = size;
@@ -205,7 +210,9 @@ std::shared_ptr<ThreadGroup> ThreadGroup::create(int size, ThreadGroupOptions op
     return std::shared_ptr<ThreadGroup>(new ThreadGroup(std::move(state)));
 }
 
-int ThreadGroup::size() const noexcept { return state_->size; }
+int ThreadGroup::size() const noexcept {
+    return state_->size;
+}
 
 std::unique_ptr<Bootstrap> ThreadGroup::member(int rank) {
     auto bootstrap = std::make_unique<ThreadBootstrap>(shared_from_this(), rank);

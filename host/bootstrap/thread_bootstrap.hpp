@@ -12,16 +12,18 @@
 namespace gimlet {
 
 struct ThreadGroupOptions {
-    /// A collective that takes longer raises Error(timeout) naming the ranks that did not come. 0 = the
-    /// value of GIMLET_BOOTSTRAP_TIMEOUT_MS.
+    /// A collective that takes longer raises Error(timeout) naming the ranks that did not come. 0 =
+    /// the value of GIMLET_BOOTSTRAP_TIMEOUT_MS.
     std::uint64_t timeout_ns = 0;
-    /// Called again and again while a rank waits. Empty = sleep on a condition variable. A simulation,
-    /// where all ranks share one OS thread, passes a function that lets the other ranks run, e.g.
+    /// Called again and again while a rank waits. Empty = sleep on a condition variable. A
+    /// simulation, where all ranks share one OS thread, passes a function that lets the other ranks
+    /// run, e.g.
     /// `[] { cudaStreamQuery(nullptr); }`.
     std::function<void()> idle;
 };
 
-/// What the ranks share. Make one, give each rank its member, forget the group: members keep it alive.
+/// What the ranks share. Make one, give each rank its member, forget the group: members keep it
+/// alive.
 class ThreadGroup : public std::enable_shared_from_this<ThreadGroup> {
   public:
     static std::shared_ptr<ThreadGroup> create(int size, ThreadGroupOptions options = {});
@@ -30,7 +32,8 @@ class ThreadGroup : public std::enable_shared_from_this<ThreadGroup> {
     int size() const noexcept;
     /// Bootstrap of `rank`. One per rank; a second one for the same rank is Error(invalid_usage).
     std::unique_ptr<Bootstrap> member(int rank);
-    /// Wakes every waiting rank with Error(peer_failed, reason). Local; may be called by any thread.
+    /// Wakes every waiting rank with Error(peer_failed, reason). Local; may be called by any
+    /// thread.
     void abort(const std::string& reason);
 
   private:

@@ -43,8 +43,8 @@ void mapped_free(void* pointer, int rank) noexcept {
     if (pointer != nullptr) cuda_warn(cudaFreeHost(pointer), "cudaFreeHost", rank);
 }
 
-// Both go through a stream of their own: the default stream would wait for every other stream of the
-// process, and so for a kernel that waits for a peer.
+// Both go through a stream of their own: the default stream would wait for every other stream of
+// the process, and so for a kernel that waits for a peer.
 void device_fill(void* pointer, int value, std::size_t bytes, int rank) {
     if (bytes == 0) return;
     const Stream stream = Stream::create(rank);

@@ -54,7 +54,8 @@ class DeviceBuffer {
 
     /// Sets every byte. Blocks until done.
     void fill_bytes(int value) { detail::device_fill(pointer_, value, bytes(), rank_); }
-    /// Copies to the front of the buffer. Blocks until done. More than count() elements is an error.
+    /// Copies to the front of the buffer. Blocks until done. More than count() elements is an
+    /// error.
     void upload(std::span<const T> from) {
         check_fits(from.size());
         detail::device_copy(pointer_, from.data(), from.size_bytes(), rank_);

@@ -8,12 +8,14 @@ namespace gimlet {
 bool cuda_error_is_sticky(cudaError_t result) noexcept {
     // CUDA's numbers are fixed; some of these have names only in newer toolkits.
     constexpr int kEccUncorrectable = 214, kMpsClientTerminated = 809;
-    constexpr int kHardwareStackError = 714, kLaunchFailure = 719;  // 715..718: illegal instruction,
-                                                                    // misaligned address, address space, pc
+    constexpr int kHardwareStackError = 714,
+                  kLaunchFailure = 719;  // 715..718: illegal instruction,
+                                         // misaligned address, address space, pc
     const int number = static_cast<int>(result);
     if (number >= kHardwareStackError && number <= kLaunchFailure) return true;
     return result == cudaErrorIllegalAddress || result == cudaErrorLaunchTimeout ||
-           result == cudaErrorAssert || number == kEccUncorrectable || number == kMpsClientTerminated;
+           result == cudaErrorAssert || number == kEccUncorrectable ||
+           number == kMpsClientTerminated;
 }
 
 void cuda_check(cudaError_t result, const char* what, int rank) {
@@ -22,11 +24,12 @@ void cuda_check(cudaError_t result, const char* what, int rank) {
     (void)cudaGetLastError();
     const ErrorCode code =
         result == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::cuda;
-    raise(code, rank, "{} failed: {} ({}){}", what, cudaGetErrorName(result),
-          cudaGetErrorString(result),
-          cuda_error_is_sticky(result)
-              ? "; the CUDA context of this process is lost, every later call fails: end the process"
-              : "");
+    raise(
+        code, rank, "{} failed: {} ({}){}", what, cudaGetErrorName(result),
+        cudaGetErrorString(result),
+        cuda_error_is_sticky(result)
+            ? "; the CUDA context of this process is lost, every later call fails: end the process"
+            : "");
 }
 
 void cuda_warn(cudaError_t result, const char* what, int rank) noexcept {

@@ -7,9 +7,9 @@
 
 namespace gimlet {
 
-/// Raises unless `result` is cudaSuccess: out_of_memory for a failed allocation, cuda otherwise. The
-/// message names the call (`what`), CUDA's name and text, and, for an error that makes the context
-/// unusable, says so.
+/// Raises unless `result` is cudaSuccess: out_of_memory for a failed allocation, cuda otherwise.
+/// The message names the call (`what`), CUDA's name and text, and, for an error that makes the
+/// context unusable, says so.
 void cuda_check(cudaError_t result, const char* what, int rank = kNoRank);
 
 /// For destructors: logs a warning instead of raising.

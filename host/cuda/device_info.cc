@@ -28,9 +28,9 @@ int optional_attribute(cudaDeviceAttr which, int device) {
 
 std::string DeviceInfo::text() const {
     return fmt::format(
-        "device {} {} (compute capability {}.{}, {} SMs, {} memory, {} shared per block, PCI {})", device,
-        name, compute_capability / 10, compute_capability % 10, sm_count, format_bytes(memory_bytes),
-        format_bytes(static_cast<std::uint64_t>(shared_optin_bytes)),
+        "device {} {} (compute capability {}.{}, {} SMs, {} memory, {} shared per block, PCI {})",
+        device, name, compute_capability / 10, compute_capability % 10, sm_count,
+        format_bytes(memory_bytes), format_bytes(static_cast<std::uint64_t>(shared_optin_bytes)),
         pci_bus_id.empty() ? "unknown" : pci_bus_id);
 }
 
@@ -57,7 +57,8 @@ DeviceInfo query_device_info(int device, int rank) {
     const int count = device_count(rank);
     if (device < 0 || device >= count) {
         raise(ErrorCode::invalid_argument, rank,
-              "device {} does not exist; this process sees {} device(s), 0..{}", device, count, count - 1);
+              "device {} does not exist; this process sees {} device(s), 0..{}", device, count,
+              count - 1);
     }
     cudaDeviceProp properties{};
     cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties", rank);
@@ -73,8 +74,8 @@ DeviceInfo query_device_info(int device, int rank) {
     info.compute_capability = attribute(cudaDevAttrComputeCapabilityMajor, device, rank) * 10 +
                               attribute(cudaDevAttrComputeCapabilityMinor, device, rank);
     info.cooperative_launch = attribute(cudaDevAttrCooperativeLaunch, device, rank) != 0;
-    // The runtime API has no name for this attribute of the driver, "GPUDirect RDMA with VMM memory";
-    // the two enumerations share their numbers.
+    // The runtime API has no name for this attribute of the driver, "GPUDirect RDMA with VMM
+    // memory"; the two enumerations share their numbers.
     constexpr auto kGpuDirectRdmaWithVmm = static_cast<cudaDeviceAttr>(110);
     info.gpu_direct_rdma_with_vmm = optional_attribute(kGpuDirectRdmaWithVmm, device);
     char bus_id[32] = {};

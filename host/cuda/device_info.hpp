@@ -11,18 +11,18 @@ namespace gimlet {
 
 /// Facts about one device that a plan depends on.
 struct DeviceInfo {
-    int device = -1;                       ///< CUDA ordinal in this process
+    int device = -1;  ///< CUDA ordinal in this process
     std::string name;
-    std::string pci_bus_id;                ///< identifies the GPU on its host; "" if unknown
+    std::string pci_bus_id;  ///< identifies the GPU on its host; "" if unknown
     int sm_count = 0;
-    int shared_optin_bytes = 0;            ///< most dynamic shared memory of one block
+    int shared_optin_bytes = 0;  ///< most dynamic shared memory of one block
     int shared_per_sm_bytes = 0;
     int max_threads_per_block = 0;
     int max_threads_per_sm = 0;
-    int compute_capability = 0;            ///< major * 10 + minor
+    int compute_capability = 0;  ///< major * 10 + minor
     std::uint64_t memory_bytes = 0;
     bool cooperative_launch = false;
-    int gpu_direct_rdma_with_vmm = -1;     ///< 1 yes, 0 no (then NCCL offers no GIN), -1 unknown
+    int gpu_direct_rdma_with_vmm = -1;  ///< 1 yes, 0 no (then NCCL offers no GIN), -1 unknown
 
     std::string text() const;
 };

@@ -17,9 +17,9 @@ enum class Cooperative { no, yes };
 /// One-dimensional launch. `cooperative` asks CUDA to refuse the launch unless all blocks are
 /// resident at once.
 struct LaunchShape {
-    int grid = 0;                   ///< blocks, >= 1
-    int threads = 0;                ///< per block, 1..1024
-    std::size_t shared_bytes = 0;   ///< dynamic shared memory per block
+    int grid = 0;                  ///< blocks, >= 1
+    int threads = 0;               ///< per block, 1..1024
+    std::size_t shared_bytes = 0;  ///< dynamic shared memory per block
     Cooperative cooperative = Cooperative::no;
 
     std::string text() const;
@@ -28,8 +28,8 @@ struct LaunchShape {
 namespace detail {
 void check_shape(const LaunchShape& shape, const char* kernel_name, int rank);
 void allow_shared_bytes(const void* kernel, std::size_t bytes, const char* kernel_name, int rank);
-int blocks_per_sm(const void* kernel, int threads, std::size_t shared_bytes, const char* kernel_name,
-                  int rank);
+int blocks_per_sm(const void* kernel, int threads, std::size_t shared_bytes,
+                  const char* kernel_name, int rank);
 }  // namespace detail
 
 /// Queues `kernel` on `stream`. Opts in to more than 48 KiB of dynamic shared memory by itself.
@@ -38,8 +38,8 @@ template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), const char* kernel_name, const LaunchShape& shape,
             cudaStream_t stream, int rank, Arguments&&... arguments) {
     detail::check_shape(shape, kernel_name, rank);
-    detail::allow_shared_bytes(reinterpret_cast<const void*>(kernel), shape.shared_bytes, kernel_name,
-                               rank);
+    detail::allow_shared_bytes(reinterpret_cast<const void*>(kernel), shape.shared_bytes,
+                               kernel_name, rank);
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeCooperative;
     attribute.val.cooperative = 1;
@@ -50,8 +50,8 @@ void launch(void (*kernel)(Parameters...), const char* kernel_name, const Launch
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = shape.cooperative == Cooperative::yes ? 1 : 0;
-    cuda_check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), kernel_name,
-               rank);
+    cuda_check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...),
+               kernel_name, rank);
 }
 
 /// Blocks of this kernel that fit one SM at once; 0 means that the shape does not run at all.

@@ -58,10 +58,11 @@ void wait_stream(cudaStream_t stream, std::uint64_t timeout_ns, const char* what
     // Nothing but the end of the stream makes this ready.
     const auto never = [] { return false; };
     if (poll_stream(stream, timeout_ns, never, what, rank) == PollResult::timeout) {
-        raise(ErrorCode::timeout, rank,
-              "{}: the stream is still busy after {}; a peer may be late or gone, GIMLET_TIMEOUT_MS "
-              "raises the limit",
-              what, format_duration_ns(timeout_ns));
+        raise(
+            ErrorCode::timeout, rank,
+            "{}: the stream is still busy after {}; a peer may be late or gone, GIMLET_TIMEOUT_MS "
+            "raises the limit",
+            what, format_duration_ns(timeout_ns));
     }
 }
 

@@ -35,6 +35,7 @@ void wait_word_at_least(cudaStream_t stream, const std::uint64_t* word, std::uin
                         std::uint64_t timeout_ns, const char* what, int rank = kNoRank);
 
 /// As cudaStreamSynchronize, with a deadline. Raises Error(timeout) or the stream's error.
-void wait_stream(cudaStream_t stream, std::uint64_t timeout_ns, const char* what, int rank = kNoRank);
+void wait_stream(cudaStream_t stream, std::uint64_t timeout_ns, const char* what,
+                 int rank = kNoRank);
 
 }  // namespace gimlet

@@ -28,7 +28,9 @@ Stream& Stream::operator=(Stream&& other) noexcept {
     return *this;
 }
 
-Stream::~Stream() { reset(); }
+Stream::~Stream() {
+    reset();
+}
 
 void Stream::reset() noexcept {
     if (stream_ == nullptr) return;
@@ -43,8 +45,9 @@ void Stream::synchronize() const {
 Event Event::create(EventTiming timing, int rank) {
     Event event;
     event.rank_ = rank;
-    const unsigned flags =
-        timing == EventTiming::on ? cudaEventDefault : static_cast<unsigned>(cudaEventDisableTiming);
+    const unsigned flags = timing == EventTiming::on
+                               ? cudaEventDefault
+                               : static_cast<unsigned>(cudaEventDisableTiming);
     cuda_check(cudaEventCreateWithFlags(&event.event_, flags), "cudaEventCreateWithFlags", rank);
     return event;
 }
@@ -61,7 +64,9 @@ Event& Event::operator=(Event&& other) noexcept {
     return *this;
 }
 
-Event::~Event() { reset(); }
+Event::~Event() {
+    reset();
+}
 
 void Event::reset() noexcept {
     if (event_ == nullptr) return;
@@ -90,7 +95,8 @@ void Event::synchronize() const {
 
 float Event::elapsed_ms(const Event& start, const Event& end) {
     float ms = 0;
-    cuda_check(cudaEventElapsedTime(&ms, start.event_, end.event_), "cudaEventElapsedTime", start.rank_);
+    cuda_check(cudaEventElapsedTime(&ms, start.event_, end.event_), "cudaEventElapsedTime",
+               start.rank_);
     return ms;
 }
 

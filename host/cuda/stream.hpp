@@ -42,7 +42,8 @@ class Event {
     cudaEvent_t get() const noexcept { return event_; }
     explicit operator bool() const noexcept { return event_ != nullptr; }
     void record(cudaStream_t stream) const;
-    /// Work queued on `stream` after this call waits for the recorded work. Does not block the host.
+    /// Work queued on `stream` after this call waits for the recorded work. Does not block the
+    /// host.
     void make_wait(cudaStream_t stream) const;
     /// True once the recorded work is done. Raises if it failed.
     bool query() const;

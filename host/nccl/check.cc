@@ -48,8 +48,9 @@ ErrorCode error_code_of(ncclResult_t result) noexcept {
 
 void nccl_check(ncclResult_t result, const char* what, int rank, ncclComm_t comm) {
     if (result == ncclSuccess) return;
-    raise(error_code_of(result), rank, "{} failed: {} (result {}){}{}", what, ncclGetErrorString(result),
-          static_cast<int>(result), last_error_of(comm), cure_of(result));
+    raise(error_code_of(result), rank, "{} failed: {} (result {}){}{}", what,
+          ncclGetErrorString(result), static_cast<int>(result), last_error_of(comm),
+          cure_of(result));
 }
 
 void nccl_complete(ncclResult_t result, const char* what, int rank, ncclComm_t comm,
@@ -65,7 +66,8 @@ void nccl_complete(ncclResult_t result, const char* what, int rank, ncclComm_t c
     while (result == ncclInProgress) {
         if (std::chrono::steady_clock::now() > deadline) {
             raise(ErrorCode::timeout, rank,
-                  "{} is not finished after {}; another rank may be missing (GIMLET_TIMEOUT_MS raises the "
+                  "{} is not finished after {}; another rank may be missing (GIMLET_TIMEOUT_MS "
+                  "raises the "
                   "limit)",
                   what, format_duration_ns(timeout_ns));
         }

@@ -9,7 +9,8 @@
 
 namespace gimlet {
 
-/// Error code that an NCCL result maps to: remote error -> peer_failed, CUDA failure -> cuda, and so on.
+/// Error code that an NCCL result maps to: remote error -> peer_failed, CUDA failure -> cuda, and
+/// so on.
 ErrorCode error_code_of(ncclResult_t result) noexcept;
 
 /// Raises unless `result` is ncclSuccess. The message names the call (`what`), NCCL's text for the

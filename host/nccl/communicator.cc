@@ -46,7 +46,8 @@ CommunicatorProperties query_properties(ncclComm_t comm, int rank) {
         to.lsa_size = lsa.nRanks;
         to.lsa_rank = lsa.rank;
     } else {
-        // NCCL forms the teams together with its symmetric memory; without it only the count is known.
+        // NCCL forms the teams together with its symmetric memory; without it only the count is
+        // known.
         to.lsa_size = to.size / to.lsa_team_count;
         to.lsa_rank = to.rank % to.lsa_size;
     }
@@ -56,7 +57,8 @@ CommunicatorProperties query_properties(ncclComm_t comm, int rank) {
 void check_numbering(const CommunicatorProperties& properties, const Bootstrap& bootstrap) {
     if (properties.size != bootstrap.size() || properties.rank != bootstrap.rank()) {
         raise(ErrorCode::invalid_argument, bootstrap.rank(),
-              "the communicator says rank {} of {}, the bootstrap says rank {} of {}; both must be of the "
+              "the communicator says rank {} of {}, the bootstrap says rank {} of {}; both must be "
+              "of the "
               "same ranks in the same order",
               properties.rank, properties.size, bootstrap.rank(), bootstrap.size());
     }
@@ -64,8 +66,8 @@ void check_numbering(const CommunicatorProperties& properties, const Bootstrap& 
 
 ncclConfig_t make_config(const CommunicatorConfig& config, int rank) {
     if (config.max_cta_count < 0) {
-        raise(ErrorCode::invalid_argument, rank, "communicator: max_cta_count is {}, must be at least 0",
-              config.max_cta_count);
+        raise(ErrorCode::invalid_argument, rank,
+              "communicator: max_cta_count is {}, must be at least 0", config.max_cta_count);
     }
     ncclConfig_t result = NCCL_CONFIG_INITIALIZER;
     result.blocking = 1;
@@ -127,7 +129,8 @@ std::unique_ptr<Communicator> Communicator::create(std::shared_ptr<Bootstrap> bo
                             require_nccl_version(rank);
                             (void)device_count(rank);
                             nccl_config = make_config(config, rank);
-                            if (rank == 0) nccl_check(ncclGetUniqueId(&id), "ncclGetUniqueId", rank);
+                            if (rank == 0)
+                                nccl_check(ncclGetUniqueId(&id), "ncclGetUniqueId", rank);
                         }));
     check_agreement(ranks, "NCCL version",
                     {{"compiled", nccl_version_text(nccl_compiled_version())},
@@ -137,10 +140,11 @@ std::unique_ptr<Communicator> Communicator::create(std::shared_ptr<Bootstrap> bo
     std::unique_ptr<Communicator> result;
     const std::exception_ptr failure = failure_of([&] {
         ncclComm_t comm = nullptr;
-        const ncclResult_t created = ncclCommInitRankConfig(&comm, ranks.size(), id, rank, &nccl_config);
+        const ncclResult_t created =
+            ncclCommInitRankConfig(&comm, ranks.size(), id, rank, &nccl_config);
         nccl_check(created, "ncclCommInitRankConfig", rank);
-        result.reset(new Communicator(
-            std::make_shared<CommunicatorState>(comm, Ownership::owned, shared)));
+        result.reset(
+            new Communicator(std::make_shared<CommunicatorState>(comm, Ownership::owned, shared)));
         if (fault_hit(FaultPoint::communicator_create, rank)) {
             raise(ErrorCode::nccl, rank, "communicator: a test asked for this failure");
         }
@@ -186,10 +190,12 @@ std::unique_ptr<Communicator> Communicator::adopt(ncclComm_t comm,
     return result;
 }
 
-std::unique_ptr<Communicator> Communicator::split(int color, int key, const CommunicatorConfig& config) {
+std::unique_ptr<Communicator> Communicator::split(int color, int key,
+                                                  const CommunicatorConfig& config) {
     const int rank = this->rank();
     if (color < 0 && color != kNoColor) {
-        raise(ErrorCode::invalid_argument, rank, "split: color {} is below 0 and not kNoColor", color);
+        raise(ErrorCode::invalid_argument, rank, "split: color {} is below 0 and not kNoColor",
+              color);
     }
     const ncclComm_t parent = handle();
     ncclConfig_t nccl_config = make_config(config, rank);
@@ -199,8 +205,8 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key, const Comm
     const std::exception_ptr failure = failure_of([&] {
         const DeviceGuard guard(device(), rank);
         ncclComm_t comm = nullptr;
-        nccl_complete(ncclCommSplit(parent, color == kNoColor ? NCCL_SPLIT_NOCOLOR : color, key, &comm,
-                                    &nccl_config),
+        nccl_complete(ncclCommSplit(parent, color == kNoColor ? NCCL_SPLIT_NOCOLOR : color, key,
+                                    &comm, &nccl_config),
                       "ncclCommSplit", rank, parent);
         if (comm == nullptr) return;
         result.reset(new Communicator(
@@ -221,20 +227,37 @@ Communicator::~Communicator() {
     if (!state_->is_open()) return;
     if (state_->ownership() == Ownership::owned) {
         log(LogLevel::warn, state_->rank(),
-            "communicator destroyed without close(); it is aborted, because close() would wait for the "
+            "communicator destroyed without close(); it is aborted, because close() would wait for "
+            "the "
             "other ranks");
     }
     abort();
 }
 
-int Communicator::rank() const noexcept { return state_->rank(); }
-int Communicator::size() const noexcept { return state_->bootstrap().size(); }
-int Communicator::device() const noexcept { return state_->properties.device; }
-Ownership Communicator::ownership() const noexcept { return state_->ownership(); }
-Bootstrap& Communicator::bootstrap() const noexcept { return state_->bootstrap(); }
-const CommunicatorProperties& Communicator::properties() const noexcept { return state_->properties; }
-ncclComm_t Communicator::handle() const { return state_->comm(); }
-bool Communicator::is_open() const noexcept { return state_->is_open(); }
+int Communicator::rank() const noexcept {
+    return state_->rank();
+}
+int Communicator::size() const noexcept {
+    return state_->bootstrap().size();
+}
+int Communicator::device() const noexcept {
+    return state_->properties.device;
+}
+Ownership Communicator::ownership() const noexcept {
+    return state_->ownership();
+}
+Bootstrap& Communicator::bootstrap() const noexcept {
+    return state_->bootstrap();
+}
+const CommunicatorProperties& Communicator::properties() const noexcept {
+    return state_->properties;
+}
+ncclComm_t Communicator::handle() const {
+    return state_->comm();
+}
+bool Communicator::is_open() const noexcept {
+    return state_->is_open();
+}
 
 void Communicator::check_async_error() const {
     ncclResult_t pending = ncclSuccess;
@@ -250,7 +273,8 @@ void Communicator::close() {
     const int device_comms = state_->device_comm_count.load();
     if (windows + device_comms > 0) {
         raise(ErrorCode::invalid_usage, rank(),
-              "communicator close: {} window(s) and {} device communicator(s) are still open on it; close "
+              "communicator close: {} window(s) and {} device communicator(s) are still open on "
+              "it; close "
               "them first",
               windows, device_comms);
     }
@@ -286,27 +310,33 @@ std::string no_symmetric_memory_reason(const CommunicatorProperties& properties)
     }
     if (properties.lsa_team_count > 1 && properties.gin_type == GinType::none &&
         properties.railed_gin_type == GinType::none) {
-        return reason + fmt::format(
-                            "its {} ranks form {} LSA teams, which only GIN can connect, and there is no "
-                            "GIN; {}",
-                            properties.size, properties.lsa_team_count, no_gin_reason(properties));
+        return reason +
+               fmt::format(
+                   "its {} ranks form {} LSA teams, which only GIN can connect, and there is no "
+                   "GIN; {}",
+                   properties.size, properties.lsa_team_count, no_gin_reason(properties));
     }
     return reason +
-           "the GPUs of a node cannot all reach each other, or the driver lacks cuMem; NCCL_DEBUG=INFO "
+           "the GPUs of a node cannot all reach each other, or the driver lacks cuMem; "
+           "NCCL_DEBUG=INFO "
            "shows which, `gimlet doctor` explains";
 }
 
 std::string no_gin_reason(const CommunicatorProperties& properties) {
     if (properties.railed_gin_type != GinType::none && properties.gin_type == GinType::none) {
-        return "GIN reaches only ranks with the same LSA index here; unset NCCL_CROSS_NIC (0 restricts GIN "
+        return "GIN reaches only ranks with the same LSA index here; unset NCCL_CROSS_NIC (0 "
+               "restricts GIN "
                "to the rail), or ask for a rail connection";
     }
-    if (env_raw(EnvVar::nccl_gin_enable).value_or("") == "0") return "NCCL_GIN_ENABLE is 0; unset it";
+    if (env_raw(EnvVar::nccl_gin_enable).value_or("") == "0")
+        return "NCCL_GIN_ENABLE is 0; unset it";
     if (env_raw(EnvVar::emu_gin).value_or("") == "off") {
         return "GIMLET_EMU_GIN is off; set it to gdaki or proxy";
     }
-    return "GIN needs an RDMA NIC that NCCL supports, or an RMA plugin (NCCL_RMA_PLUGIN=libnccl-rma-"
-           "gimlet.so), equal on all ranks, and a driver with GPUDirect RDMA for VMM memory; `gimlet "
+    return "GIN needs an RDMA NIC that NCCL supports, or an RMA plugin "
+           "(NCCL_RMA_PLUGIN=libnccl-rma-"
+           "gimlet.so), equal on all ranks, and a driver with GPUDirect RDMA for VMM memory; "
+           "`gimlet "
            "doctor` shows which is missing";
 }
 

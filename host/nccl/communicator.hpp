@@ -20,11 +20,11 @@ const char* gin_type_name(GinType type) noexcept;
 struct CommunicatorProperties {
     int rank = 0;
     int size = 1;
-    int device = 0;                     ///< CUDA ordinal
-    int lsa_rank = 0;                   ///< index in this rank's LSA team
+    int device = 0;    ///< CUDA ordinal
+    int lsa_rank = 0;  ///< index in this rank's LSA team
     int lsa_size = 1;
     int lsa_team_count = 1;
-    bool symmetric_memory = false;      ///< windows and device communicators work
+    bool symmetric_memory = false;  ///< windows and device communicators work
     bool multimem = false;
     GinType gin_type = GinType::none;         ///< reaches all ranks
     GinType railed_gin_type = GinType::none;  ///< reaches the ranks with the same LSA index
@@ -41,31 +41,33 @@ enum class Ownership { owned, adopted };
 
 class CommunicatorState;
 
-/// A communicator with the bootstrap of the same ranks. Windows and device communicators are made on
-/// it and keep a reference to its state, so they may be destroyed in any order; a window that outlives
-/// the communicator only frees its memory.
+/// A communicator with the bootstrap of the same ranks. Windows and device communicators are made
+/// on it and keep a reference to its state, so they may be destroyed in any order; a window that
+/// outlives the communicator only frees its memory.
 ///
-/// Life: `close()` is collective and the normal end. `abort()` is local, for a rank that has given up.
-/// The destructor never throws; if neither was called it aborts an owned communicator and warns. An
-/// adopted communicator is never finalised, destroyed or aborted here.
+/// Life: `close()` is collective and the normal end. `abort()` is local, for a rank that has given
+/// up. The destructor never throws; if neither was called it aborts an owned communicator and
+/// warns. An adopted communicator is never finalised, destroyed or aborted here.
 class Communicator {
   public:
-    /// Collective over `bootstrap`, on the current device. Checks NCCL's version first. If it fails on
-    /// one rank, it fails on all, and nothing remains.
+    /// Collective over `bootstrap`, on the current device. Checks NCCL's version first. If it fails
+    /// on one rank, it fails on all, and nothing remains.
     static std::unique_ptr<Communicator> create(std::shared_ptr<Bootstrap> bootstrap,
                                                 const CommunicatorConfig& config = {});
 
-    /// Collective. Borrows `comm`, whose ranks must be numbered as in `bootstrap` (checked). The lender
-    /// keeps it alive until close() has returned on all ranks. Null is Error(invalid_argument).
-    static std::unique_ptr<Communicator> adopt(ncclComm_t comm, std::shared_ptr<Bootstrap> bootstrap);
+    /// Collective. Borrows `comm`, whose ranks must be numbered as in `bootstrap` (checked). The
+    /// lender keeps it alive until close() has returned on all ranks. Null is
+    /// Error(invalid_argument).
+    static std::unique_ptr<Communicator> adopt(ncclComm_t comm,
+                                               std::shared_ptr<Bootstrap> bootstrap);
 
     ~Communicator();
     Communicator(const Communicator&) = delete;
     Communicator& operator=(const Communicator&) = delete;
 
     /// Collective. Ranks with the same `color` (>= 0) form a new, owned communicator, ordered by
-    /// (key, rank); kNoColor takes part in the call and gets null. Nothing is shared with the parent,
-    /// because NCCL tears GIN down for all when one sharer is destroyed.
+    /// (key, rank); kNoColor takes part in the call and gets null. Nothing is shared with the
+    /// parent, because NCCL tears GIN down for all when one sharer is destroyed.
     std::unique_ptr<Communicator> split(int color, int key, const CommunicatorConfig& config = {});
 
     int rank() const noexcept;
@@ -82,8 +84,9 @@ class Communicator {
     /// Raises if NCCL reports a failure that happened since (a dead proxy thread, a lost peer).
     void check_async_error() const;
 
-    /// Collective; a second call does nothing. Windows and device communicators must be closed before
-    /// (Error(invalid_usage) with their number). Owned: finalise and destroy. Adopted: let go.
+    /// Collective; a second call does nothing. Windows and device communicators must be closed
+    /// before (Error(invalid_usage) with their number). Owned: finalise and destroy. Adopted: let
+    /// go.
     void close();
 
     /// Local; never throws. Ends an owned communicator without the others; lets an adopted one go.

@@ -12,8 +12,8 @@
 
 namespace gimlet {
 
-/// Outlives the Communicator as long as a window or a device communicator needs it, so that these can
-/// ask whether NCCL's object still exists before they hand anything back to it.
+/// Outlives the Communicator as long as a window or a device communicator needs it, so that these
+/// can ask whether NCCL's object still exists before they hand anything back to it.
 class CommunicatorState {
   public:
     enum class Phase : int { open, closed, aborted };

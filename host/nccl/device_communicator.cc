@@ -17,7 +17,8 @@ namespace {
 // Proxy signals and counters have 24 and 16 bits, per context.
 constexpr int kMaxSignals = (1 << 24) - 1;
 constexpr int kMaxCounters = 1 << 16;
-// NCCL sets no limit; beyond this a request is a mistake, since each context is a queue pair per peer.
+// NCCL sets no limit; beyond this a request is a mistake, since each context is a queue pair per
+// peer.
 constexpr int kMaxContexts = 256;
 constexpr int kMaxBarriers = 4096;
 
@@ -61,7 +62,8 @@ bool DeviceCommRequest::needs_gin() const noexcept {
 
 std::string DeviceCommRequest::text() const {
     return fmt::format(
-        "LSA barriers {}, GIN {} with {} contexts, {} signals, {} counters, {} rail / {} world / {} hybrid "
+        "LSA barriers {}, GIN {} with {} contexts, {} signals, {} counters, {} rail / {} world / "
+        "{} hybrid "
         "barriers, queue depth {}, strong signals {}, VA signals {}, multimem {}",
         lsa_barrier_count, gin_connection_name(gin_connection), gin_context_count, gin_signal_count,
         gin_counter_count, rail_gin_barrier_count, world_gin_barrier_count, hybrid_barrier_count,
@@ -82,21 +84,25 @@ std::vector<std::string> request_faults(const DeviceCommRequest& request,
     check_range("gin_queue_depth", request.gin_queue_depth, 1 << 20, &faults);
     if (request.needs_gin() && request.gin_connection == GinConnection::none) {
         faults.push_back(
-            "GIN contexts, signals, counters or barriers are asked for with gin_connection none; choose "
+            "GIN contexts, signals, counters or barriers are asked for with gin_connection none; "
+            "choose "
             "rail or full, or set their counts to 0 (lsa_barrier_count needs no GIN)");
     }
     if (request.gin_connection != GinConnection::none && request.gin_context_count == 0) {
-        faults.push_back(fmt::format("gin_context_count is 0 with gin_connection {}, must be at least 1",
-                                     gin_connection_name(request.gin_connection)));
+        faults.push_back(
+            fmt::format("gin_context_count is 0 with gin_connection {}, must be at least 1",
+                        gin_connection_name(request.gin_connection)));
     }
     if (request.gin_connection == GinConnection::rail && request.world_gin_barrier_count > 0) {
-        faults.push_back(fmt::format(
-            "world_gin_barrier_count is {} with gin_connection rail, must be 0; use full, or rail barriers",
-            request.world_gin_barrier_count));
+        faults.push_back(
+            fmt::format("world_gin_barrier_count is {} with gin_connection rail, must be 0; use "
+                        "full, or rail barriers",
+                        request.world_gin_barrier_count));
     }
     if (request.lsa_multimem && !properties.multimem) {
-        faults.push_back("lsa_multimem is on, but NCCL has no multicast here (no NVLS, or several ranks on "
-                         "one GPU); switch it off");
+        faults.push_back(
+            "lsa_multimem is on, but NCCL has no multicast here (no NVLS, or several ranks on "
+            "one GPU); switch it off");
     }
     return faults;
 }
@@ -110,8 +116,8 @@ ncclDevCommRequirements_t make_requirements(const DeviceCommRequest& request) {
     result.railGinBarrierCount = request.rail_gin_barrier_count;
     result.worldGinBarrierCount = request.world_gin_barrier_count;
     result.ginConnectionType = to_nccl(request.gin_connection);
-    // Without a connection NCCL may still make contexts (once GIN runs on the communicator): the fewest,
-    // and without demands on the backend.
+    // Without a connection NCCL may still make contexts (once GIN runs on the communicator): the
+    // fewest, and without demands on the backend.
     result.ginContextCount = gin ? request.gin_context_count : 1;
     result.ginSignalCount = request.gin_signal_count;
     result.ginCounterCount = request.gin_counter_count;
@@ -154,8 +160,8 @@ std::unique_ptr<DeviceCommunicator> DeviceCommunicator::create(Communicator& com
     try {
         const DeviceGuard guard(properties.device, rank);
         const ncclDevCommRequirements_t requirements = make_requirements(request);
-        nccl_complete(ncclDevCommCreate(comm, &requirements, &result->device_comm_), "ncclDevCommCreate",
-                      rank, comm);
+        nccl_complete(ncclDevCommCreate(comm, &requirements, &result->device_comm_),
+                      "ncclDevCommCreate", rank, comm);
         result->open_ = true;
         if (fault_hit(FaultPoint::device_comm_create, rank)) {
             raise(ErrorCode::nccl, rank, "device communicator: a test asked for this failure");
@@ -171,9 +177,13 @@ std::unique_ptr<DeviceCommunicator> DeviceCommunicator::create(Communicator& com
     return result;
 }
 
-DeviceCommunicator::~DeviceCommunicator() { release(); }
+DeviceCommunicator::~DeviceCommunicator() {
+    release();
+}
 
-void DeviceCommunicator::close() { release(); }
+void DeviceCommunicator::close() {
+    release();
+}
 
 void DeviceCommunicator::release() noexcept {
     if (state_ == nullptr) return;

@@ -21,9 +21,9 @@ const char* gin_connection_name(GinConnection connection) noexcept;
 struct DeviceCommRequest {
     int lsa_barrier_count = 0;
     GinConnection gin_connection = GinConnection::none;
-    int gin_context_count = 0;       ///< queue pairs per peer; a wish, read the result
-    int gin_signal_count = 0;        ///< ids 0..n-1 in each context
-    int gin_counter_count = 0;       ///< ids 0..n-1 in each context
+    int gin_context_count = 0;  ///< queue pairs per peer; a wish, read the result
+    int gin_signal_count = 0;   ///< ids 0..n-1 in each context
+    int gin_counter_count = 0;  ///< ids 0..n-1 in each context
     int rail_gin_barrier_count = 0;
     int world_gin_barrier_count = 0;
     int hybrid_barrier_count = 0;    ///< ncclBarrierSession; needs GIN even in one LSA team
@@ -36,8 +36,8 @@ struct DeviceCommRequest {
     std::string text() const;
 };
 
-/// Everything wrong with a request on a communicator with these properties, one line each, with value,
-/// limit and cure; empty = acceptable. Pure.
+/// Everything wrong with a request on a communicator with these properties, one line each, with
+/// value, limit and cure; empty = acceptable. Pure.
 std::vector<std::string> request_faults(const DeviceCommRequest& request,
                                         const CommunicatorProperties& properties);
 
@@ -46,9 +46,9 @@ ncclDevCommRequirements_t make_requirements(const DeviceCommRequest& request);
 
 class DeviceCommunicator {
   public:
-    /// Collective; the request must be equal on all ranks (checked). Raises Error(invalid_argument) with
-    /// all faults of the request, Error(gin_unavailable) if GIN is asked for and missing. If it fails on
-    /// one rank, it fails on all, and nothing remains.
+    /// Collective; the request must be equal on all ranks (checked). Raises Error(invalid_argument)
+    /// with all faults of the request, Error(gin_unavailable) if GIN is asked for and missing. If
+    /// it fails on one rank, it fails on all, and nothing remains.
     static std::unique_ptr<DeviceCommunicator> create(Communicator& communicator,
                                                       const DeviceCommRequest& request);
     ~DeviceCommunicator();
@@ -61,7 +61,8 @@ class DeviceCommunicator {
     /// Contexts that NCCL really made; may be less than asked for.
     int gin_context_count() const noexcept;
 
-    /// Local. First make sure that no rank's kernel uses it (synchronise, then a barrier over the ranks).
+    /// Local. First make sure that no rank's kernel uses it (synchronise, then a barrier over the
+    /// ranks).
     void close();
     bool is_open() const noexcept { return open_; }
 

@@ -27,7 +27,8 @@ void diagnose_versions(DoctorFacts* facts) {
         facts->findings.push_back(
             {Severity::warning, "version",
              fmt::format("the driver supports CUDA {}, the runtime is {}",
-                         cuda_version_text(facts->cuda_driver), cuda_version_text(facts->cuda_runtime)),
+                         cuda_version_text(facts->cuda_driver),
+                         cuda_version_text(facts->cuda_runtime)),
              "works within one major version; otherwise install a newer driver"});
     }
 }
@@ -42,31 +43,36 @@ void diagnose_devices(DoctorFacts* facts) {
         if (device.compute_capability < 90) {
             facts->findings.push_back(
                 {Severity::obstacle, "device",
-                 fmt::format("device {} ({}) has compute capability {}.{}; bulk copies need 9.0", device.device,
-                             device.name, device.compute_capability / 10, device.compute_capability % 10),
+                 fmt::format("device {} ({}) has compute capability {}.{}; bulk copies need 9.0",
+                             device.device, device.name, device.compute_capability / 10,
+                             device.compute_capability % 10),
                  "use a Hopper or newer GPU"});
         }
         if (device.gpu_direct_rdma_with_vmm == 0) {
-            facts->findings.push_back(
-                {Severity::warning, "gin",
-                 fmt::format("device {}: the driver offers no GPUDirect RDMA for VMM memory, so NCCL switches "
-                             "GIN off whatever the plugin says",
-                             device.device),
-                 "use a newer driver, or a machine without virtualised GPUs; no variable changes this"});
+            facts->findings.push_back({Severity::warning, "gin",
+                                       fmt::format("device {}: the driver offers no GPUDirect RDMA "
+                                                   "for VMM memory, so NCCL switches "
+                                                   "GIN off whatever the plugin says",
+                                                   device.device),
+                                       "use a newer driver, or a machine without virtualised GPUs; "
+                                       "no variable changes this"});
         }
     }
 }
 
 void diagnose_environment(DoctorFacts* facts) {
     const DoctorEnvironment& env = facts->environment;
-    const auto add = [&](Severity severity, const char* subject, std::string text, std::string cure) {
+    const auto add = [&](Severity severity, const char* subject, std::string text,
+                         std::string cure) {
         facts->findings.push_back({severity, subject, std::move(text), std::move(cure)});
     };
     if (env.win_enable == "0") {
-        add(Severity::obstacle, "symmetric memory", "NCCL_WIN_ENABLE is 0", "unset NCCL_WIN_ENABLE");
+        add(Severity::obstacle, "symmetric memory", "NCCL_WIN_ENABLE is 0",
+            "unset NCCL_WIN_ENABLE");
     }
     if (env.cumem_enable == "0") {
-        add(Severity::obstacle, "symmetric memory", "NCCL_CUMEM_ENABLE is 0", "unset NCCL_CUMEM_ENABLE");
+        add(Severity::obstacle, "symmetric memory", "NCCL_CUMEM_ENABLE is 0",
+            "unset NCCL_CUMEM_ENABLE");
     }
     if (env.gin_enable == "0") {
         add(Severity::warning, "gin",
@@ -74,7 +80,8 @@ void diagnose_environment(DoctorFacts* facts) {
             "unset NCCL_GIN_ENABLE, or run in one LSA team");
     }
     if (env.cross_nic == "0") {
-        add(Severity::warning, "gin", "NCCL_CROSS_NIC is 0: GIN reaches only ranks with the same LSA index",
+        add(Severity::warning, "gin",
+            "NCCL_CROSS_NIC is 0: GIN reaches only ranks with the same LSA index",
             "unset NCCL_CROSS_NIC");
     }
     if (env.rma_plugin == "none") {
@@ -94,8 +101,8 @@ void diagnose_topology(DoctorFacts* facts) {
     if (!topology.symmetric_memory) {
         facts->findings.push_back(
             {Severity::obstacle, "symmetric memory",
-             fmt::format("NCCL offers no symmetric memory to these {} ranks in {} LSA team(s)", topology.size,
-                         topology.lsa_team_count),
+             fmt::format("NCCL offers no symmetric memory to these {} ranks in {} LSA team(s)",
+                         topology.size, topology.lsa_team_count),
              topology.lsa_team_count > 1 && topology.railed_gin_type == GinType::none
                  ? "several LSA teams need GIN: provide an RDMA NIC or an RMA plugin"
                  : "look for cuMemEnable and P2P in the output of NCCL_DEBUG=INFO"});
@@ -105,20 +112,22 @@ void diagnose_topology(DoctorFacts* facts) {
             {Severity::note, "gin",
              fmt::format("backend {} reaches all ranks", gin_type_name(topology.gin_type)), ""});
     } else if (topology.railed_gin_type != GinType::none) {
-        facts->findings.push_back({Severity::warning, "gin",
-                                   fmt::format("backend {} reaches only ranks with the same LSA index",
-                                               gin_type_name(topology.railed_gin_type)),
-                                   "unset NCCL_CROSS_NIC"});
+        facts->findings.push_back(
+            {Severity::warning, "gin",
+             fmt::format("backend {} reaches only ranks with the same LSA index",
+                         gin_type_name(topology.railed_gin_type)),
+             "unset NCCL_CROSS_NIC"});
     } else {
         facts->findings.push_back(
             {topology.lsa_team_count > 1 ? Severity::obstacle : Severity::note, "gin",
-             fmt::format("none; refused: GDAKI needs a Mellanox RDMA NIC, the proxy needs an RMA plugin "
-                         "(NCCL_RMA_PLUGIN is {}){}",
-                         facts->environment.rma_plugin.empty() ? "unset" : facts->environment.rma_plugin,
-                         facts->environment.gin_type.empty()
-                             ? ""
-                             : fmt::format("; NCCL_GIN_TYPE={} allows only that backend",
-                                           facts->environment.gin_type)),
+             fmt::format(
+                 "none; refused: GDAKI needs a Mellanox RDMA NIC, the proxy needs an RMA plugin "
+                 "(NCCL_RMA_PLUGIN is {}){}",
+                 facts->environment.rma_plugin.empty() ? "unset" : facts->environment.rma_plugin,
+                 facts->environment.gin_type.empty()
+                     ? ""
+                     : fmt::format("; NCCL_GIN_TYPE={} allows only that backend",
+                                   facts->environment.gin_type)),
              topology.lsa_team_count > 1
                  ? "set NCCL_RMA_PLUGIN=libnccl-rma-gimlet.so on all ranks, or use one LSA team"
                  : "not needed: one LSA team works without GIN"});
@@ -129,17 +138,21 @@ void diagnose_topology(DoctorFacts* facts) {
     if (topology.shares_gpu_across_processes() && mine.mps_client == 0) {
         facts->findings.push_back(
             {Severity::warning, "mps",
-             fmt::format("ranks {} are processes that share one GPU, and no MPS daemon is in use: the GPU "
-                         "switches between them in slices of milliseconds, a barrier takes thousands of times "
-                         "longer",
-                         format_ranks(sharing)),
-             "start nvidia-cuda-mps-control -d with CUDA_MPS_PIPE_DIRECTORY in a folder of your own, and "
+             fmt::format(
+                 "ranks {} are processes that share one GPU, and no MPS daemon is in use: the GPU "
+                 "switches between them in slices of milliseconds, a barrier takes thousands of "
+                 "times "
+                 "longer",
+                 format_ranks(sharing)),
+             "start nvidia-cuda-mps-control -d with CUDA_MPS_PIPE_DIRECTORY in a folder of your "
+             "own, and "
              "set the same for the ranks"});
     }
     facts->findings.push_back(
         {Severity::note, "device",
-         fmt::format("ranks {} share one GPU: their kernels must be resident together, {} SMs for {} ranks",
-                     format_ranks(sharing), mine.sm_count, sharing.size()),
+         fmt::format(
+             "ranks {} share one GPU: their kernels must be resident together, {} SMs for {} ranks",
+             format_ranks(sharing), mine.sm_count, sharing.size()),
          fmt::format("keep each rank's grid at {} blocks or fewer",
                      mine.sm_count / static_cast<int>(sharing.size()))});
 }
@@ -211,13 +224,16 @@ bool DoctorFacts::healthy() const noexcept {
 
 std::string DoctorFacts::text() const {
     std::string result = fmt::format(
-        "gimlet {} ({}, {})\nNCCL {} at run time, {} at compile time\nCUDA {} at run time, driver up to {}\n",
-        version, git_hash, backend, nccl_version_text(nccl_runtime), nccl_version_text(nccl_compiled),
-        cuda_version_text(cuda_runtime), cuda_version_text(cuda_driver));
+        "gimlet {} ({}, {})\nNCCL {} at run time, {} at compile time\nCUDA {} at run time, driver "
+        "up to {}\n",
+        version, git_hash, backend, nccl_version_text(nccl_runtime),
+        nccl_version_text(nccl_compiled), cuda_version_text(cuda_runtime),
+        cuda_version_text(cuda_driver));
     for (const DeviceInfo& device : devices) result += device.text() + "\n";
     if (topology) result += topology->text() + "\n";
     for (const Finding& finding : findings) {
-        result += fmt::format("{:<8} {}: {}\n", severity_name(finding.severity), finding.subject, finding.text);
+        result += fmt::format("{:<8} {}: {}\n", severity_name(finding.severity), finding.subject,
+                              finding.text);
         if (!finding.cure.empty()) result += fmt::format("         cure: {}\n", finding.cure);
     }
     return result + (healthy() ? "healthy\n" : "not usable: see the obstacles above\n");
@@ -227,7 +243,8 @@ std::string DoctorFacts::json() const {
     std::string device_list;
     for (const DeviceInfo& device : devices) {
         device_list += fmt::format(
-            "{}{{\"device\":{},\"name\":{},\"sm_count\":{},\"compute_capability\":{},\"memory_bytes\":{},"
+            "{}{{\"device\":{},\"name\":{},\"sm_count\":{},\"compute_capability\":{},\"memory_"
+            "bytes\":{},"
             "\"shared_optin_bytes\":{},\"pci_bus_id\":{}}}",
             device_list.empty() ? "" : ",", device.device, json_quote(device.name), device.sm_count,
             device.compute_capability, device.memory_bytes, device.shared_optin_bytes,
@@ -235,10 +252,10 @@ std::string DoctorFacts::json() const {
     }
     std::string finding_list;
     for (const Finding& finding : findings) {
-        finding_list += fmt::format("{}{{\"severity\":{},\"subject\":{},\"text\":{},\"cure\":{}}}",
-                                    finding_list.empty() ? "" : ",",
-                                    json_quote(severity_name(finding.severity)), json_quote(finding.subject),
-                                    json_quote(finding.text), json_quote(finding.cure));
+        finding_list += fmt::format(
+            "{}{{\"severity\":{},\"subject\":{},\"text\":{},\"cure\":{}}}",
+            finding_list.empty() ? "" : ",", json_quote(severity_name(finding.severity)),
+            json_quote(finding.subject), json_quote(finding.text), json_quote(finding.cure));
     }
     return fmt::format(
         "{{\"version\":{},\"git_hash\":{},\"backend\":{},\"nccl_compiled\":{},\"nccl_runtime\":{},"

@@ -23,8 +23,8 @@ struct Finding {
 
 /// Environment values that change NCCL's mind; empty = unset.
 struct DoctorEnvironment {
-    std::string gin_enable, gin_type, nvls_enable, multi_rank_gpu, cumem_enable, win_enable, cross_nic,
-        rma_plugin, gin_plugin, lsa_team_size;
+    std::string gin_enable, gin_type, nvls_enable, multi_rank_gpu, cumem_enable, win_enable,
+        cross_nic, rma_plugin, gin_plugin, lsa_team_size;
 };
 DoctorEnvironment read_doctor_environment();
 
@@ -47,8 +47,8 @@ struct DoctorFacts {
 /// Local. Facts that need no communicator; never raises for a sick machine, that becomes a finding.
 DoctorFacts collect_doctor_facts();
 
-/// Adds to `facts.findings` what follows from everything else in `facts`. Pure. After setting `topology`,
-/// clear the findings and call it again.
+/// Adds to `facts.findings` what follows from everything else in `facts`. Pure. After setting
+/// `topology`, clear the findings and call it again.
 void diagnose(DoctorFacts* facts);
 
 }  // namespace gimlet

@@ -21,7 +21,8 @@ namespace {
 
 constexpr std::uint64_t kPageBytes = NCCL_WIN_REQUIRED_ALIGNMENT;
 
-std::vector<AgreementField> agreement_fields(const WindowLayout& layout, const WindowOptions& options) {
+std::vector<AgreementField> agreement_fields(const WindowLayout& layout,
+                                             const WindowOptions& options) {
     std::vector<AgreementField> fields;
     fields.push_back({"total bytes", fmt::format("{}", layout.total_bytes())});
     fields.push_back(
@@ -52,7 +53,8 @@ std::unique_ptr<SymmetricWindow> SymmetricWindow::create(Communicator& communica
         raise_text(ErrorCode::not_supported, state->rank(),
                    "window: " + no_symmetric_memory_reason(state->properties));
     }
-    // Two rounds: no rank may enter the collective registration while another has no memory to bring.
+    // Two rounds: no rank may enter the collective registration while another has no memory to
+    // bring.
     std::unique_ptr<SymmetricWindow> window(new SymmetricWindow(state, layout));
     std::exception_ptr failure;
     try {
@@ -82,13 +84,15 @@ void SymmetricWindow::allocate(const WindowOptions& options) {
         memory_ = nullptr;
         (void)cudaGetLastError();
         raise(ErrorCode::out_of_memory, rank,
-              "window: ncclMemAlloc of {} ({} B) failed on device {}: {}; free device memory or ask for a "
+              "window: ncclMemAlloc of {} ({} B) failed on device {}: {}; free device memory or "
+              "ask for a "
               "smaller window",
               format_bytes(bytes_), bytes_, state_->properties.device, ncclGetErrorString(result));
     }
     if (options.fill == WindowOptions::Fill::leave) return;
     const Stream stream = Stream::create(rank);
-    cuda_check(cudaMemsetAsync(memory_, 0, bytes_, stream.get()), "cudaMemsetAsync of the window", rank);
+    cuda_check(cudaMemsetAsync(memory_, 0, bytes_, stream.get()), "cudaMemsetAsync of the window",
+               rank);
     stream.synchronize();
 }
 
@@ -114,15 +118,20 @@ void SymmetricWindow::register_memory(const WindowOptions& options) {
     }
 }
 
-SymmetricWindow::~SymmetricWindow() { release(); }
+SymmetricWindow::~SymmetricWindow() {
+    release();
+}
 
-void SymmetricWindow::close() { release(); }
+void SymmetricWindow::close() {
+    release();
+}
 
 void SymmetricWindow::release() noexcept {
     if (state_ == nullptr) return;
     const int rank = state_->rank();
     if (window_ != nullptr && state_->is_open()) {
-        nccl_warn(ncclCommWindowDeregister(state_->raw_comm(), window_), "ncclCommWindowDeregister", rank);
+        nccl_warn(ncclCommWindowDeregister(state_->raw_comm(), window_), "ncclCommWindowDeregister",
+                  rank);
     }
     window_ = nullptr;
     if (memory_ != nullptr) nccl_warn(ncclMemFree(memory_), "ncclMemFree", rank);

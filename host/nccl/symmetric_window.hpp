@@ -26,10 +26,11 @@ struct WindowOptions {
 
 class SymmetricWindow {
   public:
-    /// Collective. Allocates layout.total_bytes() (at least one page) on the communicator's device and
-    /// registers it. The layout must be equal on all ranks (Error(config_mismatch) names who differs).
-    /// After it returns, every rank's memory is filled. If it fails on one rank, it fails on all, and
-    /// nothing remains. Error(not_supported), with the reason, if NCCL has no symmetric memory here.
+    /// Collective. Allocates layout.total_bytes() (at least one page) on the communicator's device
+    /// and registers it. The layout must be equal on all ranks (Error(config_mismatch) names who
+    /// differs). After it returns, every rank's memory is filled. If it fails on one rank, it fails
+    /// on all, and nothing remains. Error(not_supported), with the reason, if NCCL has no symmetric
+    /// memory here.
     static std::unique_ptr<SymmetricWindow> create(Communicator& communicator,
                                                    const WindowLayout& layout,
                                                    const WindowOptions& options = {});
@@ -42,10 +43,12 @@ class SymmetricWindow {
     const WindowLayout& layout() const noexcept { return layout_; }
     std::uint64_t bytes() const noexcept { return bytes_; }
 
-    /// This rank's memory through the pointer that NCCL allocated: for copies and memset by the host.
+    /// This rank's memory through the pointer that NCCL allocated: for copies and memset by the
+    /// host.
     void* local(std::uint64_t offset_bytes = 0) const;
-    /// This rank's memory through the address range that its LSA peers share. Kernels use this one, and
-    /// only one of the two per kernel (two addresses of one word are not ordered with each other).
+    /// This rank's memory through the address range that its LSA peers share. Kernels use this one,
+    /// and only one of the two per kernel (two addresses of one word are not ordered with each
+    /// other).
     void* local_flat(std::uint64_t offset_bytes = 0) const;
     /// A peer's memory (world rank), or null if the peer is in another LSA team.
     void* peer(int peer_rank, std::uint64_t offset_bytes = 0) const;
@@ -55,8 +58,8 @@ class SymmetricWindow {
         return static_cast<T*>(local(layout_.region(name).offset_bytes));
     }
 
-    /// Local: deregisters and frees. First make sure that no rank's kernel or put still uses the window
-    /// (synchronise the stream, then a barrier over the ranks). A second call does nothing.
+    /// Local: deregisters and frees. First make sure that no rank's kernel or put still uses the
+    /// window (synchronise the stream, then a barrier over the ranks). A second call does nothing.
     void close();
     bool is_open() const noexcept { return memory_ != nullptr; }
 

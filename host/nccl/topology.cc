@@ -19,8 +19,8 @@ namespace {
 
 void check_peer(const Topology& topology, int peer_rank, const char* what) {
     if (peer_rank < 0 || peer_rank >= topology.size) {
-        raise(ErrorCode::invalid_argument, topology.rank, "topology {}: rank {} is outside 0..{}", what,
-              peer_rank, topology.size - 1);
+        raise(ErrorCode::invalid_argument, topology.rank, "topology {}: rank {} is outside 0..{}",
+              what, peer_rank, topology.size - 1);
     }
 }
 
@@ -83,13 +83,15 @@ int Topology::rank_at(int team_index, int lsa_index) const {
 Reach Topology::reach(int peer_rank, GinConnection connection) const {
     check_peer(*this, peer_rank, "reach");
     if (peer_rank == rank) return Reach::self;
-    if (lsa_team_of(peer_rank) == lsa_team_index) return symmetric_memory ? Reach::lsa : Reach::none;
+    if (lsa_team_of(peer_rank) == lsa_team_index)
+        return symmetric_memory ? Reach::lsa : Reach::none;
     switch (connection) {
         case GinConnection::none: return Reach::none;
         case GinConnection::full: return gin_type != GinType::none ? Reach::gin : Reach::none;
         case GinConnection::rail:
-            return railed_gin_type != GinType::none && lsa_rank_of(peer_rank) == lsa_rank ? Reach::gin
-                                                                                          : Reach::none;
+            return railed_gin_type != GinType::none && lsa_rank_of(peer_rank) == lsa_rank
+                       ? Reach::gin
+                       : Reach::none;
     }
     return Reach::none;
 }
@@ -124,7 +126,8 @@ int Topology::host_count() const {
 
 std::string Topology::text() const {
     return fmt::format(
-        "rank {} of {} on {} host(s); LSA team {} of {}, index {} of {}; GIN {} (rail {}); symmetric memory "
+        "rank {} of {} on {} host(s); LSA team {} of {}, index {} of {}; GIN {} (rail {}); "
+        "symmetric memory "
         "{}; multicast {}; ranks on this GPU: {}",
         rank, size, host_count(), lsa_team_index, lsa_team_count, lsa_rank, lsa_size,
         gin_type_name(gin_type), gin_type_name(railed_gin_type), symmetric_memory ? "yes" : "no",
@@ -134,7 +137,8 @@ std::string Topology::text() const {
 std::string Topology::json() const {
     return fmt::format(
         "{{\"rank\":{},\"size\":{},\"lsa_rank\":{},\"lsa_size\":{},\"lsa_team_index\":{},"
-        "\"lsa_team_count\":{},\"gin_type\":\"{}\",\"railed_gin_type\":\"{}\",\"symmetric_memory\":{},"
+        "\"lsa_team_count\":{},\"gin_type\":\"{}\",\"railed_gin_type\":\"{}\",\"symmetric_memory\":"
+        "{},"
         "\"multimem\":{},\"host_count\":{},\"ranks_on_my_gpu\":{}}}",
         rank, size, lsa_rank, lsa_size, lsa_team_index, lsa_team_count, gin_type_name(gin_type),
         gin_type_name(railed_gin_type), symmetric_memory, multimem, host_count(),
@@ -160,7 +164,8 @@ Topology query_topology(const Communicator& communicator) {
                      {"LSA team count", fmt::format("{}", to.lsa_team_count)}});
     if (to.lsa_size * to.lsa_team_count != to.size || to.rank % to.lsa_size != to.lsa_rank) {
         raise(ErrorCode::internal, to.rank,
-              "topology: {} ranks, {} LSA teams of {}, LSA index {}: world rank is not team * size + index",
+              "topology: {} ranks, {} LSA teams of {}, LSA index {}: world rank is not team * size "
+              "+ index",
               to.size, to.lsa_team_count, to.lsa_size, to.lsa_rank);
     }
     return to;

@@ -35,8 +35,8 @@ struct Topology {
     int size = 1;
     int lsa_rank = 0;
     int lsa_size = 1;
-    int lsa_team_index = 0;   ///< = index in the rail team
-    int lsa_team_count = 1;   ///< = size of the rail team
+    int lsa_team_index = 0;  ///< = index in the rail team
+    int lsa_team_count = 1;  ///< = size of the rail team
     GinType gin_type = GinType::none;
     GinType railed_gin_type = GinType::none;
     bool symmetric_memory = false;

@@ -12,7 +12,9 @@ static_assert(NCCL_VERSION_CODE >= gimlet::kOldestNcclVersion,
 
 namespace gimlet {
 
-int nccl_compiled_version() noexcept { return NCCL_VERSION_CODE; }
+int nccl_compiled_version() noexcept {
+    return NCCL_VERSION_CODE;
+}
 
 int nccl_runtime_version(int rank) {
     int version = 0;
@@ -23,7 +25,8 @@ int nccl_runtime_version(int rank) {
 std::string nccl_version_text(int version_code) {
     // Up to 2.8 the code was major * 1000 + minor * 100 + patch.
     const int scale = version_code < 10000 ? 1000 : 10000;
-    return fmt::format("{}.{}.{}", version_code / scale, version_code % scale / 100, version_code % 100);
+    return fmt::format("{}.{}.{}", version_code / scale, version_code % scale / 100,
+                       version_code % 100);
 }
 
 std::optional<std::string> nccl_version_fault(int compiled, int runtime) {
@@ -38,7 +41,8 @@ std::optional<std::string> nccl_version_fault(int compiled, int runtime) {
     if (compiled > runtime) {
         return fmt::format(
             "{}; NCCL refuses device code that is newer than itself: load NCCL {} or newer "
-            "(LD_LIBRARY_PATH, or upgrade the nvidia-nccl wheel), or rebuild with the headers of {}",
+            "(LD_LIBRARY_PATH, or upgrade the nvidia-nccl wheel), or rebuild with the headers of "
+            "{}",
             both, nccl_version_text(compiled), nccl_version_text(runtime));
     }
     if (compiled / 10000 != runtime / 10000) {
@@ -49,7 +53,8 @@ std::optional<std::string> nccl_version_fault(int compiled, int runtime) {
 }
 
 void require_nccl_version(int rank) {
-    if (const auto fault = nccl_version_fault(nccl_compiled_version(), nccl_runtime_version(rank))) {
+    if (const auto fault =
+            nccl_version_fault(nccl_compiled_version(), nccl_runtime_version(rank))) {
         raise_text(ErrorCode::version_mismatch, rank, *fault);
     }
 }

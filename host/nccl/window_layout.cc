@@ -15,12 +15,14 @@ int WindowLayout::add(std::string_view name, std::uint64_t bytes, std::uint64_t 
     }
     for (const WindowRegion& other : regions_) {
         if (other.name == name) {
-            raise(ErrorCode::invalid_argument, kNoRank, "window layout: region '{}' exists already", name);
+            raise(ErrorCode::invalid_argument, kNoRank, "window layout: region '{}' exists already",
+                  name);
         }
     }
     if (!std::has_single_bit(alignment_bytes) || alignment_bytes < kRegionAlignmentBytes) {
         raise(ErrorCode::invalid_argument, kNoRank,
-              "window layout: region '{}' has alignment {} B, must be a power of two and at least {} B",
+              "window layout: region '{}' has alignment {} B, must be a power of two and at least "
+              "{} B",
               name, alignment_bytes, kRegionAlignmentBytes);
     }
     const std::string what = fmt::format("window layout: end of region '{}' in bytes", name);
@@ -35,8 +37,8 @@ int WindowLayout::add(std::string_view name, std::uint64_t bytes, std::uint64_t 
 
 const WindowRegion& WindowLayout::region(int index) const {
     if (index < 0 || static_cast<std::size_t>(index) >= regions_.size()) {
-        raise(ErrorCode::invalid_argument, kNoRank, "window layout: region {} does not exist, there are {}",
-              index, regions_.size());
+        raise(ErrorCode::invalid_argument, kNoRank,
+              "window layout: region {} does not exist, there are {}", index, regions_.size());
     }
     return regions_[static_cast<std::size_t>(index)];
 }
@@ -47,8 +49,8 @@ const WindowRegion& WindowLayout::region(std::string_view name) const {
         if (one.name == name) return one;
         names += (names.empty() ? "" : ", ") + one.name;
     }
-    raise(ErrorCode::invalid_argument, kNoRank, "window layout: no region '{}'; there are: {}", name,
-          names.empty() ? "none" : names);
+    raise(ErrorCode::invalid_argument, kNoRank, "window layout: no region '{}'; there are: {}",
+          name, names.empty() ? "none" : names);
 }
 
 std::uint64_t WindowLayout::total_bytes() const noexcept {

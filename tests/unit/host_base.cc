@@ -78,13 +78,16 @@ TEST_CASE("checked arithmetic gives exact results up to the limit", "[host][chec
 TEST_CASE("checked arithmetic names quantity, operands and limit", "[host][checked_math]") {
     constexpr auto kMax = std::numeric_limits<std::uint64_t>::max();
     check_error([] { checked_mul<std::uint64_t>(1ull << 33, 1ull << 31, "window bytes", 4); },
-                ErrorCode::overflow, {"window bytes", "8589934592 * 2147483648", "18446744073709551615"});
+                ErrorCode::overflow,
+                {"window bytes", "8589934592 * 2147483648", "18446744073709551615"});
     CHECK(error_of([] { checked_mul(1 << 30, 4, "x", 4); }).rank() == 4);
     check_error([] { checked_add<std::uint64_t>(kMax, 1, "end"); }, ErrorCode::overflow,
                 {"end", "18446744073709551615 + 1"});
-    check_error([] { checked_sub<unsigned>(1, 2, "left"); }, ErrorCode::overflow, {"left", "1 - 2"});
+    check_error([] { checked_sub<unsigned>(1, 2, "left"); }, ErrorCode::overflow,
+                {"left", "1 - 2"});
     check_error([] { align_up<std::uint64_t>(kMax, 128, "end"); }, ErrorCode::overflow, {"end"});
-    check_error([] { ceil_div(5, 0, "blocks"); }, ErrorCode::invalid_argument, {"blocks", "5 by 0"});
+    check_error([] { ceil_div(5, 0, "blocks"); }, ErrorCode::invalid_argument,
+                {"blocks", "5 by 0"});
     check_error([] { ceil_div(-5, 2, "blocks"); }, ErrorCode::invalid_argument, {"-5 by 2"});
     check_error([] { narrow<std::int32_t>(1ull << 31, "rows"); }, ErrorCode::overflow,
                 {"rows", "2147483648", "2147483647"});
@@ -106,15 +109,16 @@ TEST_CASE("fault points are off by default and fire as told", "[host][fault]") {
         const FaultScope scope(FaultPoint::window_register);
         CHECK(fault_hit(FaultPoint::window_register, 0));
         CHECK(fault_hit(FaultPoint::window_register, 7));
-        check_error([] { FaultScope second(FaultPoint::window_register); }, ErrorCode::invalid_usage,
-                    {"window_register"});
+        check_error([] { FaultScope second(FaultPoint::window_register); },
+                    ErrorCode::invalid_usage, {"window_register"});
     }
     CHECK_FALSE(fault_hit(FaultPoint::window_register, 0));
 }
 
 TEST_CASE("every fault point has a name", "[host][fault]") {
     std::set<std::string> names;
-    for (int i = 0; i < kFaultPointCount; ++i) names.insert(fault_point_name(static_cast<FaultPoint>(i)));
+    for (int i = 0; i < kFaultPointCount; ++i)
+        names.insert(fault_point_name(static_cast<FaultPoint>(i)));
     CHECK(names.size() == static_cast<std::size_t>(kFaultPointCount));
     CHECK(names.count("unknown") == 0);
 }
@@ -148,8 +152,9 @@ TEST_CASE("the hash is FNV-1a, so that all builds agree", "[host][hash]") {
 TEST_CASE("progress is silent for two seconds and then speaks once a second", "[host][progress]") {
     std::uint64_t now_ns = 100;
     std::vector<std::string> lines;
-    Progress progress("demo", 12, [&] { return now_ns; },
-                      [&](const std::string& line) { lines.push_back(line); });
+    Progress progress(
+        "demo", 12, [&] { return now_ns; },
+        [&](const std::string& line) { lines.push_back(line); });
     progress.update(1);
     now_ns += 1'999'000'000;
     progress.update(2);
@@ -164,8 +169,8 @@ TEST_CASE("progress is silent for two seconds and then speaks once a second", "[
     CHECK(progress.lines_printed() == 2);
 
     const EnvOverride off(EnvVar::progress, "0");
-    Progress silent("demo", 0, [&] { return now_ns; },
-                    [&](const std::string& line) { lines.push_back(line); });
+    Progress silent(
+        "demo", 0, [&] { return now_ns; }, [&](const std::string& line) { lines.push_back(line); });
     now_ns += 10'000'000'000;
     silent.update(1);
     CHECK(silent.lines_printed() == 0);

@@ -26,7 +26,8 @@ constexpr std::uint64_t kSecondNs = 1'000'000'000;
 
 /// Runs `program` on one thread per rank and returns each rank's Error, if it threw one. Catch's
 /// assertions are for the main thread, so programs report through their error or through memory.
-std::vector<std::optional<Error>> run_ranks(int size, const std::function<void(Bootstrap&)>& program,
+std::vector<std::optional<Error>> run_ranks(int size,
+                                            const std::function<void(Bootstrap&)>& program,
                                             ThreadGroupOptions options = {}) {
     if (options.timeout_ns == 0) options.timeout_ns = 20 * kSecondNs;
     const LogCapture quiet;
@@ -64,7 +65,8 @@ void exercise(Bootstrap& bootstrap) {
     for (int round = 0; round < 50; ++round) {
         const auto values = bootstrap.all_gather_values(rank * 1000 + round);
         for (int r = 0; r < size; ++r) {
-            expect(values[static_cast<std::size_t>(r)] == r * 1000 + round, bootstrap, "all_gather_values");
+            expect(values[static_cast<std::size_t>(r)] == r * 1000 + round, bootstrap,
+                   "all_gather_values");
         }
     }
     expect(bootstrap.all_gather(nullptr, 0).empty(), bootstrap, "empty all_gather");
@@ -83,7 +85,8 @@ void exercise(Bootstrap& bootstrap) {
 
 }  // namespace
 
-TEST_CASE("thread bootstrap: gather, texts, broadcast, barrier for many sizes", "[host][bootstrap]") {
+TEST_CASE("thread bootstrap: gather, texts, broadcast, barrier for many sizes",
+          "[host][bootstrap]") {
     for (const int size : {1, 2, 3, 8}) {
         INFO("size " << size);
         require_no_error(run_ranks(size, exercise));
@@ -101,7 +104,8 @@ TEST_CASE("thread bootstrap: a barrier lets nobody out before all are in", "[hos
     }));
 }
 
-TEST_CASE("thread bootstrap: split orders by key and works as a group of its own", "[host][bootstrap]") {
+TEST_CASE("thread bootstrap: split orders by key and works as a group of its own",
+          "[host][bootstrap]") {
     require_no_error(run_ranks(6, [](Bootstrap& bootstrap) {
         // Odd and even ranks, in reverse order; rank 5 stays out.
         const int color = bootstrap.rank() == 5 ? kNoColor : bootstrap.rank() % 2;
@@ -128,7 +132,11 @@ TEST_CASE("thread bootstrap: a missing rank ends the wait and is named", "[host]
     ThreadGroupOptions options;
     options.timeout_ns = 50'000'000;
     const auto errors = run_ranks(
-        4, [](Bootstrap& bootstrap) { if (bootstrap.rank() != 2) bootstrap.barrier(); }, options);
+        4,
+        [](Bootstrap& bootstrap) {
+            if (bootstrap.rank() != 2) bootstrap.barrier();
+        },
+        options);
     CHECK_FALSE(errors[2].has_value());
     for (const int rank : {0, 1, 3}) {
         const auto& error = errors[static_cast<std::size_t>(rank)];
@@ -213,10 +221,13 @@ TEST_CASE("callback bootstrap: calls through, and completes what is missing", "[
     }));
 }
 
-TEST_CASE("callback bootstrap: wrong use and foreign exceptions become errors", "[host][bootstrap]") {
+TEST_CASE("callback bootstrap: wrong use and foreign exceptions become errors",
+          "[host][bootstrap]") {
     check_error([] { make_callback_bootstrap({}); }, ErrorCode::invalid_argument, {"all_gather"});
     BootstrapCallbacks callbacks;
-    callbacks.all_gather = [](const void*, std::size_t, void*) { throw std::runtime_error("line cut"); };
+    callbacks.all_gather = [](const void*, std::size_t, void*) {
+        throw std::runtime_error("line cut");
+    };
     callbacks.rank = 2;
     callbacks.size = 2;
     check_error([&] { make_callback_bootstrap(callbacks); }, ErrorCode::invalid_argument,
@@ -233,8 +244,12 @@ TEST_CASE("single bootstrap", "[host][bootstrap]") {
     exercise(*single);
     CHECK(single->split(kNoColor, 0) == nullptr);
     CHECK(single->split(4, 0)->size() == 1);
-    check_error([&] { int x = 0; single->broadcast(&x, sizeof(x), 1); }, ErrorCode::invalid_argument,
-                {"root 1", "0..0"});
+    check_error(
+        [&] {
+            int x = 0;
+            single->broadcast(&x, sizeof(x), 1);
+        },
+        ErrorCode::invalid_argument, {"root 1", "0..0"});
 }
 
 TEST_CASE("agreement: equal values pass, and the odd rank is named with both values",
@@ -252,7 +267,8 @@ TEST_CASE("agreement: equal values pass, and the odd rank is named with both val
         REQUIRE(error.has_value());
         CHECK(error->code() == ErrorCode::config_mismatch);
         CHECK(error->message() ==
-              "config: ranks disagree in experts: rank 3 has '17'; ranks 0-2, 4 have '16'; give every rank "
+              "config: ranks disagree in experts: rank 3 has '17'; ranks 0-2, 4 have '16'; give "
+              "every rank "
               "the same value");
     }
 }
@@ -278,7 +294,8 @@ TEST_CASE("agreement: a tie is decided for rank 0, missing fields are seen",
         check_agreement(bootstrap, "plan", &value, sizeof(value));
     });
     REQUIRE(bytes[0].has_value());
-    CHECK_THAT(bytes[0]->message(), contains_text("plan: ranks disagree in content hash: rank 2 has"));
+    CHECK_THAT(bytes[0]->message(),
+               contains_text("plan: ranks disagree in content hash: rank 2 has"));
 }
 
 TEST_CASE("success is agreed: the failed rank rethrows, the others name it", "[host][bootstrap]") {

@@ -18,7 +18,8 @@ using namespace gimlet;
 using gimlet::test::check_error;
 using gimlet::test::error_of;
 
-static_assert(!std::is_copy_constructible_v<Stream> && std::is_nothrow_move_constructible_v<Stream>);
+static_assert(!std::is_copy_constructible_v<Stream> &&
+              std::is_nothrow_move_constructible_v<Stream>);
 static_assert(!std::is_copy_constructible_v<Event> && std::is_nothrow_move_assignable_v<Event>);
 static_assert(!std::is_copy_constructible_v<DeviceBuffer<int>>);
 static_assert(std::is_nothrow_move_constructible_v<MappedBuffer<int>>);
@@ -28,8 +29,8 @@ TEST_CASE("cuda_check names the call, the error and the rank", "[host][cuda]") {
     check_error([] { cuda_check(cudaErrorInvalidValue, "cudaFoo", 3); }, ErrorCode::cuda,
                 {"cudaFoo failed", "cudaErrorInvalidValue"});
     CHECK(error_of([] { cuda_check(cudaErrorInvalidValue, "cudaFoo", 3); }).rank() == 3);
-    check_error([] { cuda_check(cudaErrorMemoryAllocation, "cudaMalloc"); }, ErrorCode::out_of_memory,
-                {"cudaMalloc"});
+    check_error([] { cuda_check(cudaErrorMemoryAllocation, "cudaMalloc"); },
+                ErrorCode::out_of_memory, {"cudaMalloc"});
     check_error([] { cuda_check(cudaErrorIllegalAddress, "k"); }, ErrorCode::cuda,
                 {"context of this process is lost"});
     CHECK(cuda_error_is_sticky(cudaErrorIllegalAddress));
@@ -60,12 +61,17 @@ TEST_CASE("empty objects are harmless", "[host][cuda]") {
     none.upload({});
     const MappedBuffer<int> nothing(0);
     CHECK(nothing.host() == nullptr);
-    check_error([&] { const int one = 1; none.upload({&one, 1}); }, ErrorCode::invalid_argument,
-                {"1 elements", "has 0"});
+    check_error(
+        [&] {
+            const int one = 1;
+            none.upload({&one, 1});
+        },
+        ErrorCode::invalid_argument, {"1 elements", "has 0"});
 }
 
 TEST_CASE("allocations that fail or overflow say how much was asked for", "[host][cuda]") {
-    check_error([] { DeviceBuffer<double> b(1ull << 62, 6); }, ErrorCode::overflow, {"device buffer bytes"});
+    check_error([] { DeviceBuffer<double> b(1ull << 62, 6); }, ErrorCode::overflow,
+                {"device buffer bytes"});
     {
         const FaultScope scope(FaultPoint::device_allocate, 6);
         check_error([] { DeviceBuffer<double> b(1024, 6); }, ErrorCode::out_of_memory,
@@ -82,9 +88,16 @@ TEST_CASE("impossible launches are refused with the limit", "[host][cuda]") {
     const auto check = [](LaunchShape shape) { detail::check_shape(shape, "dispatch", 1); };
     CHECK_NOTHROW(check({1, 1, 0, Cooperative::no}));
     CHECK_NOTHROW(check({4, 1024, 0, Cooperative::yes}));
-    check_error([&] { check({0, 32, 0, Cooperative::no}); }, ErrorCode::invalid_argument,
-                {"dispatch", "grid is 0"});
-    check_error([&] { check({1, 1025, 0, Cooperative::no}); }, ErrorCode::invalid_argument,
-                {"dispatch", "1025", "1..1024"});
-    CHECK(LaunchShape{2, 64, 128, Cooperative::yes}.text() == "2 blocks x 64 threads, 128 B shared, cooperative");
+    check_error(
+        [&] {
+            check({0, 32, 0, Cooperative::no});
+        },
+        ErrorCode::invalid_argument, {"dispatch", "grid is 0"});
+    check_error(
+        [&] {
+            check({1, 1025, 0, Cooperative::no});
+        },
+        ErrorCode::invalid_argument, {"dispatch", "1025", "1..1024"});
+    CHECK(LaunchShape{2, 64, 128, Cooperative::yes}.text() ==
+          "2 blocks x 64 threads, 128 B shared, cooperative");
 }

@@ -93,7 +93,8 @@ TEST_CASE("doctor: processes on one GPU want MPS, threads do not", "[host][docto
     facts.topology = sharing_topology(11);
     diagnose(&facts);
     REQUIRE(find(facts, Severity::warning, "mps") != nullptr);
-    CHECK_THAT(find(facts, Severity::warning, "mps")->cure, contains_text("nvidia-cuda-mps-control"));
+    CHECK_THAT(find(facts, Severity::warning, "mps")->cure,
+               contains_text("nvidia-cuda-mps-control"));
     REQUIRE(find(facts, Severity::note, "device") != nullptr);
     CHECK_THAT(find(facts, Severity::note, "device")->cure, contains_text("66 blocks"));
 

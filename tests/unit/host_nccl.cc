@@ -78,14 +78,18 @@ TEST_CASE("window layout: aligned, ordered, exact", "[host][nccl][layout]") {
 TEST_CASE("window layout: what it refuses", "[host][nccl][layout]") {
     WindowLayout layout;
     layout.add("flags", 8);
-    check_error([&] { layout.add("flags", 8); }, ErrorCode::invalid_argument, {"'flags'", "exists"});
+    check_error([&] { layout.add("flags", 8); }, ErrorCode::invalid_argument,
+                {"'flags'", "exists"});
     check_error([&] { layout.add("", 8); }, ErrorCode::invalid_argument, {"empty name"});
-    check_error([&] { layout.add("x", 8, 64); }, ErrorCode::invalid_argument, {"64 B", "at least 128 B"});
-    check_error([&] { layout.add("x", 8, 384); }, ErrorCode::invalid_argument, {"384 B", "power of two"});
+    check_error([&] { layout.add("x", 8, 64); }, ErrorCode::invalid_argument,
+                {"64 B", "at least 128 B"});
+    check_error([&] { layout.add("x", 8, 384); }, ErrorCode::invalid_argument,
+                {"384 B", "power of two"});
     check_error([&] { layout.add("x", UINT64_MAX); }, ErrorCode::overflow, {"'x'"});
     check_error([&] { layout.add("x", UINT64_MAX - 128); }, ErrorCode::overflow, {"'x'"});
     check_error([&] { (void)layout.region("y"); }, ErrorCode::invalid_argument, {"'y'", "flags"});
-    check_error([&] { (void)layout.region(1); }, ErrorCode::invalid_argument, {"region 1", "there are 1"});
+    check_error([&] { (void)layout.region(1); }, ErrorCode::invalid_argument,
+                {"region 1", "there are 1"});
     CHECK(layout.regions().size() == 1);
     CHECK(layout.total_bytes() == 128);
 }
@@ -153,14 +157,16 @@ TEST_CASE("device communicator requests reach NCCL's direct fields only", "[host
 }
 
 TEST_CASE("communicators refuse null", "[host][nccl]") {
-    check_error([] { Communicator::create(nullptr); }, ErrorCode::invalid_argument, {"bootstrap is null"});
-    check_error([] { Communicator::adopt(nullptr, make_single_bootstrap()); }, ErrorCode::invalid_argument,
-                {"ncclComm_t is null"});
+    check_error([] { Communicator::create(nullptr); }, ErrorCode::invalid_argument,
+                {"bootstrap is null"});
+    check_error([] { Communicator::adopt(nullptr, make_single_bootstrap()); },
+                ErrorCode::invalid_argument, {"ncclComm_t is null"});
 }
 
 namespace {
 
-/// Eight ranks in two LSA teams of four, seen from rank 5; ranks 4-7 on one GPU, 4 in the same process.
+/// Eight ranks in two LSA teams of four, seen from rank 5; ranks 4-7 on one GPU, 4 in the same
+/// process.
 Topology two_teams() {
     Topology topology;
     topology.rank = 5;
@@ -210,7 +216,8 @@ TEST_CASE("topology: teams, rails and reach", "[host][nccl][topology]") {
     CHECK(topology.reach(6, GinConnection::full) == Reach::none);
     check_error([&] { (void)topology.reach(8, GinConnection::full); }, ErrorCode::invalid_argument,
                 {"rank 8", "0..7"});
-    check_error([&] { (void)topology.rank_at(2, 0); }, ErrorCode::invalid_argument, {"team 2", "0..1"});
+    check_error([&] { (void)topology.rank_at(2, 0); }, ErrorCode::invalid_argument,
+                {"team 2", "0..1"});
     Topology one;
     CHECK(one.connection_needed() == GinConnection::none);
 }

@@ -53,7 +53,8 @@ emu::SimReport run(const World& world, const Program& program) {
     options.lsa_team_size = world.lsa_team_size;
     options.gin = world.gin;
     options.seed = world.seed;
-    INFO("ranks " << world.ranks << ", LSA team size " << world.lsa_team_size << ", seed " << world.seed);
+    INFO("ranks " << world.ranks << ", LSA team size " << world.lsa_team_size << ", seed "
+                  << world.seed);
     return emu::simulate(options, [&](int rank) { program(make_sim_bootstrap(rank)); });
 }
 
@@ -117,7 +118,8 @@ TEST_CASE("sim: bootstrap gathers, splits and agrees", "[host][sim]") {
             CHECK((child == nullptr) == (color == kNoColor));
             if (child != nullptr) {
                 const auto parents = child->all_gather_values(bootstrap->rank());
-                for (std::size_t i = 1; i < parents.size(); ++i) CHECK(parents[i] == parents[i - 1] - 2);
+                for (std::size_t i = 1; i < parents.size(); ++i)
+                    CHECK(parents[i] == parents[i - 1] - 2);
             }
             bootstrap->barrier();
         });
@@ -134,7 +136,8 @@ TEST_CASE("sim: device facts, buffers, streams and events", "[host][sim][cuda]")
         CHECK(info.compute_capability >= 90);
         CHECK(info.cooperative_launch);
         CHECK_FALSE(info.text().empty());
-        expect_error([] { query_device_info(1000); }, ErrorCode::invalid_argument, {"device 1000", "0.."});
+        expect_error([] { query_device_info(1000); }, ErrorCode::invalid_argument,
+                     {"device 1000", "0.."});
 
         DeviceBuffer<int> buffer(100, rank);
         buffer.fill_bytes(0xff);
@@ -184,8 +187,8 @@ TEST_CASE("sim: a kernel is launched and waited for through a mapped word", "[ho
         CHECK(resident_blocks_per_sm(add_kernel, "add", 64, 0) >= 1);
         expect_error(
             [&] {
-                launch(add_kernel, "add", {1, 32, 1 << 30, Cooperative::no}, stream.get(), 3, word.device(),
-                       std::uint64_t{1});
+                launch(add_kernel, "add", {1, 32, 1 << 30, Cooperative::no}, stream.get(), 3,
+                       word.device(), std::uint64_t{1});
             },
             ErrorCode::invalid_argument, {"add", "1073741824 B", "this device allows"});
     });
@@ -198,7 +201,8 @@ TEST_CASE("sim: a wait that passes its deadline says what it waited for", "[host
         launch(wait_kernel, "wait", {1, 1, 0, Cooperative::no}, stream.get(), 0,
                static_cast<volatile std::uint64_t*>(words.device()));
         expect_error([&] { wait_word_at_least(stream.get(), &words[1], 7, 1000, "step 3", 0); },
-                     ErrorCode::timeout, {"step 3", "1 us", "reach 7", "is 0", "GIMLET_TIMEOUT_MS"});
+                     ErrorCode::timeout,
+                     {"step 3", "1 us", "reach 7", "is 0", "GIMLET_TIMEOUT_MS"});
         expect_error([&] { wait_stream(stream.get(), 1000, "step 3", 0); }, ErrorCode::timeout,
                      {"step 3", "still busy after 1 us"});
         __atomic_store_n(&words[0], 1, __ATOMIC_RELEASE);
@@ -207,37 +211,40 @@ TEST_CASE("sim: a wait that passes its deadline says what it waited for", "[host
 }
 
 TEST_CASE("sim: communicators know their teams, and close", "[host][sim][nccl]") {
-    for (const auto& [ranks, team] : std::vector<std::pair<int, int>>{{1, 0}, {2, 1}, {3, 0}, {8, 4}}) {
-        run({.ranks = ranks, .lsa_team_size = team}, [team = team](std::shared_ptr<Bootstrap> bootstrap) {
-            const auto communicator = Communicator::create(bootstrap);
-            const int size = bootstrap->size();
-            const int lsa_size = team == 0 ? size : team;
-            const CommunicatorProperties& properties = communicator->properties();
-            CHECK(communicator->rank() == bootstrap->rank());
-            CHECK(communicator->size() == size);
-            CHECK(communicator->ownership() == Ownership::owned);
-            CHECK(properties.symmetric_memory);
-            CHECK(properties.lsa_size == lsa_size);
-            CHECK(properties.lsa_rank == bootstrap->rank() % lsa_size);
-            CHECK(properties.lsa_team_count == size / lsa_size);
-            CHECK(properties.gin_type == GinType::gdaki);
-            communicator->check_async_error();
-            const Topology topology = query_topology(*communicator);
-            CHECK(topology.lsa_team_index == bootstrap->rank() / lsa_size);
-            CHECK(topology.places.size() == static_cast<std::size_t>(size));
-            CHECK(topology.host_count() == 1);
-            CHECK(topology.ranks_on_my_gpu() == std::vector<int>{bootstrap->rank()});
-            for (int r = 0; r < size; ++r) {
-                const bool same_team = r / lsa_size == bootstrap->rank() / lsa_size;
-                CHECK(topology.reach(r, GinConnection::full) == (r == bootstrap->rank() ? Reach::self
-                                                                 : same_team            ? Reach::lsa
-                                                                                        : Reach::gin));
-            }
-            communicator->close();
-            communicator->close();
-            CHECK_FALSE(communicator->is_open());
-            expect_error([&] { (void)communicator->handle(); }, ErrorCode::closed, {"closed"});
-        });
+    for (const auto& [ranks, team] :
+         std::vector<std::pair<int, int>>{{1, 0}, {2, 1}, {3, 0}, {8, 4}}) {
+        run({.ranks = ranks, .lsa_team_size = team},
+            [team = team](std::shared_ptr<Bootstrap> bootstrap) {
+                const auto communicator = Communicator::create(bootstrap);
+                const int size = bootstrap->size();
+                const int lsa_size = team == 0 ? size : team;
+                const CommunicatorProperties& properties = communicator->properties();
+                CHECK(communicator->rank() == bootstrap->rank());
+                CHECK(communicator->size() == size);
+                CHECK(communicator->ownership() == Ownership::owned);
+                CHECK(properties.symmetric_memory);
+                CHECK(properties.lsa_size == lsa_size);
+                CHECK(properties.lsa_rank == bootstrap->rank() % lsa_size);
+                CHECK(properties.lsa_team_count == size / lsa_size);
+                CHECK(properties.gin_type == GinType::gdaki);
+                communicator->check_async_error();
+                const Topology topology = query_topology(*communicator);
+                CHECK(topology.lsa_team_index == bootstrap->rank() / lsa_size);
+                CHECK(topology.places.size() == static_cast<std::size_t>(size));
+                CHECK(topology.host_count() == 1);
+                CHECK(topology.ranks_on_my_gpu() == std::vector<int>{bootstrap->rank()});
+                for (int r = 0; r < size; ++r) {
+                    const bool same_team = r / lsa_size == bootstrap->rank() / lsa_size;
+                    CHECK(topology.reach(r, GinConnection::full) == (r == bootstrap->rank()
+                                                                         ? Reach::self
+                                                                     : same_team ? Reach::lsa
+                                                                                 : Reach::gin));
+                }
+                communicator->close();
+                communicator->close();
+                CHECK_FALSE(communicator->is_open());
+                expect_error([&] { (void)communicator->handle(); }, ErrorCode::closed, {"closed"});
+            });
     }
 }
 
@@ -297,7 +304,8 @@ TEST_CASE("sim: an adopted communicator is used and left alone", "[host][sim][nc
         // Ranks in another order: refused on all ranks, and the lender's communicator still works.
         const std::shared_ptr<Bootstrap> reversed = bootstrap->split(0, -bootstrap->rank());
         expect_error([&] { (void)Communicator::adopt(lender->handle(), reversed); },
-                     ErrorCode::invalid_argument, {"communicator says rank", "bootstrap says rank"});
+                     ErrorCode::invalid_argument,
+                     {"communicator says rank", "bootstrap says rank"});
         lender->close();
     });
 }
@@ -317,7 +325,8 @@ TEST_CASE("sim: adopting null on one rank fails on all", "[host][sim][nccl]") {
     });
 }
 
-TEST_CASE("sim: windows are zeroed, shared with the LSA team and closed to others", "[host][sim][nccl]") {
+TEST_CASE("sim: windows are zeroed, shared with the LSA team and closed to others",
+          "[host][sim][nccl]") {
     run({.ranks = 4, .lsa_team_size = 2}, [](std::shared_ptr<Bootstrap> bootstrap) {
         const int rank = bootstrap->rank();
         const auto communicator = Communicator::create(bootstrap);
@@ -342,7 +351,8 @@ TEST_CASE("sim: windows are zeroed, shared with the LSA team and closed to other
 
         expect_error([&] { (void)window->local(window->bytes()); }, ErrorCode::invalid_argument,
                      {"outside the window"});
-        expect_error([&] { (void)window->peer(4); }, ErrorCode::invalid_argument, {"rank 4", "0..3"});
+        expect_error([&] { (void)window->peer(4); }, ErrorCode::invalid_argument,
+                     {"rank 4", "0..3"});
         expect_error([&] { communicator->close(); }, ErrorCode::invalid_usage, {"1 window(s)"});
         window->close();
         window->close();
@@ -453,7 +463,8 @@ TEST_CASE("sim: a creation that fails on one rank fails on all, leaves nothing, 
                     std::exception_ptr failure;
                     try {
                         const auto window = SymmetricWindow::create(*communicator, small_layout());
-                        const auto device_comm = DeviceCommunicator::create(*communicator, gin_request());
+                        const auto device_comm =
+                            DeviceCommunicator::create(*communicator, gin_request());
                         bootstrap->barrier();
                         device_comm->close();
                         window->close();
@@ -470,7 +481,8 @@ TEST_CASE("sim: a creation that fails on one rank fails on all, leaves nothing, 
             if (error) {
                 ++failed;
                 CHECK((error->code() == ErrorCode::peer_failed) == (bootstrap->rank() != 1));
-                if (bootstrap->rank() != 1) CHECK_THAT(error->message(), contains_text("failed on rank 1"));
+                if (bootstrap->rank() != 1)
+                    CHECK_THAT(error->message(), contains_text("failed on rank 1"));
             }
             CHECK_FALSE(caught(whole).has_value());
         });

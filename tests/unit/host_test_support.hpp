@@ -12,8 +12,8 @@
 
 namespace gimlet::test {
 
-/// The Error that `call` throws. Fails the test if it throws nothing or something else. What raise()
-/// logs on the way is swallowed.
+/// The Error that `call` throws. Fails the test if it throws nothing or something else. What
+/// raise() logs on the way is swallowed.
 inline Error error_of(const std::function<void()>& call) {
     const LogCapture quiet;
     try {
