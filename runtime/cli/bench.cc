@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// `gimlet bench`: times beside the least that the hardware must do. Every case names the bytes that have to move, the
+// floor that follows from the measured copy rate, the time and their ratio.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "host/base/progress.hpp"
+#include "host/base/version.hpp"
+#include "runtime/cli/bench_measure.hpp"
+#include "runtime/cli/commands.hpp"
+#include "runtime/cli/session.hpp"
+#include "runtime/cli/table.hpp"
+#include "runtime/generators.hpp"
+#include "runtime/rehearsal.hpp"
+
+namespace gimlet::cli {
+namespace {
+
+struct BenchOptions {
+    std::vector<std::string> cases = {"dispatch", "combine"};
+    std::vector<int> tokens = {128, 4096};
+    std::vector<int> hidden = {7168};
+    std::vector<std::string> types = {"bf16"};
+    std::vector<std::string> routings = {"uniform"};
+    int ranks = 1;
+    int experts = 256;
+    int topk = 8;
+    int sms = 0;
+    std::string layout = "rank-major";
+    std::string index = "int64";
+    std::string json_path;
+    int flush_mib = 128;
+    MeasureOptions measure;
+    MoeConfig shape;  ///< geometry overrides
+};
+
+/// What one case moved at least, and how long it took.
+struct CaseResult {
+    std::string name;
+    std::string type;
+    std::string routing;
+    int tokens = 0;
+    int hidden = 0;
+    double bytes = 0;     ///< least bytes read and written on the busiest GPU
+    Timing timing;
+};
+
+/// Bytes that the busiest GPU must read plus write: every rank's tokens once, every received (or pulled) row once.
+double least_bytes(Runtime& runtime, std::int64_t tokens, std::int64_t far_rows, std::uint32_t row_bytes) {
+    const double mine = static_cast<double>(tokens + far_rows) * row_bytes;
+    const auto all = runtime.bootstrap().all_gather_values(mine);
+    const auto gpus = runtime.bootstrap().all_gather_texts(runtime.device().pci_bus_id);
+    const auto hosts = runtime.bootstrap().all_gather_values(host_identity());
+    std::map<std::string, double> by_gpu;
+    for (std::size_t i = 0; i < all.size(); ++i) by_gpu[fmt::format("{}/{}", hosts[i], gpus[i])] += all[i];
+    double most = 0;
+    for (const auto& [gpu, bytes] : by_gpu) most = std::max(most, bytes);
+    return most;
+}
+
+MoeConfig config_of(const BenchOptions& options, const std::string& type, int tokens, int hidden) {
+    MoeConfig config = options.shape;
+    config.expert_count = options.experts;
+    config.topk = options.topk;
+    config.hidden = hidden;
+    config.max_tokens = tokens;
+    config.sm_budget = options.sms;
+    config.layout = options.layout == "expert-major" ? Layout::expert_major : Layout::rank_major;
+    if (type == "fp8") {
+        config.dispatch_type = ElementType::float8_e4m3;
+        config.scale_words = fp8_float_scale_words(hidden);
+    }
+    return config;
+}
+
+/// One exchange shape: the cases that were asked for.
+class ShapeBench {
+  public:
+    ShapeBench(Runtime& runtime, const BenchOptions& options, Measure& measure)
+        : runtime_(runtime), options_(options), measure_(measure) {}
+
+    void run(const std::string& type, const std::string& routing, int tokens, int hidden,
+             std::vector<CaseResult>* results) {
+        GeneratorOptions generate;
+        parse_routing_kind(routing, &generate.kind);
+        generate.rank_count = runtime_.size();
+        generate.token_count = tokens;
+        generate.expert_count = options_.experts;
+        generate.topk = options_.topk;
+        const RoutingTable table = generate_routing(generate);
+        auto exchange = Exchange::create(runtime_, config_of(options_, type, tokens, hidden));
+        exchange->reserve();
+        RehearsalOptions rehearse;
+        rehearse.index_type = options_.index == "int64" ? IndexType::int64 : IndexType::int32;
+        {
+            Rehearsal rehearsal(*exchange, table, rehearse);
+            const Stream stream = Stream::create(runtime_.rank());
+            rehearsal.dispatch(CountMode::device, stream.get());
+            exchange->synchronize(stream.get());
+            const StepTraffic traffic = exchange->traffic(rehearsal.routing());
+            const std::uint32_t in_bytes = exchange->plan().token_layout.row_bytes;
+            const std::uint32_t out_bytes = exchange->plan().combine_row_bytes;
+            for (const std::string& name : options_.cases) {
+                CaseResult result{name, type, routing, tokens, hidden, 0, {}};
+                const double there = least_bytes(runtime_, tokens, traffic.rows_received, in_bytes);
+                const double back = least_bytes(runtime_, tokens, traffic.rows_sent, out_bytes);
+                if (name == "dispatch" || name == "cached") {
+                    result.bytes = there;
+                    result.timing = measure_.run([&](cudaStream_t s) {
+                        if (name == "cached") {
+                            rehearsal.dispatch_cached(s);
+                        } else {
+                            rehearsal.dispatch(CountMode::device, s);
+                        }
+                    });
+                } else if (name == "combine") {
+                    result.bytes = back;
+                    result.timing = measure_.run([&](cudaStream_t s) { rehearsal.combine(s); });
+                } else if (name == "roundtrip") {
+                    result.bytes = there + back;
+                    result.timing = measure_.run([&](cudaStream_t s) {
+                        rehearsal.dispatch(CountMode::device, s);
+                        rehearsal.combine(s);
+                    });
+                } else {
+                    continue;
+                }
+                results->push_back(result);
+            }
+        }
+        exchange->close();
+    }
+
+  private:
+    Runtime& runtime_;
+    const BenchOptions& options_;
+    Measure& measure_;
+};
+
+nlohmann::json to_json(const CaseResult& result, const Runtime& runtime, double ceiling, int sms) {
+    const double floor_us = result.bytes / ceiling * 1e6;
+    return {{"case", result.name},
+            {"type", result.type},
+            {"routing", result.routing},
+            {"tokens", result.tokens},
+            {"hidden", result.hidden},
+            {"ranks", runtime.size()},
+            {"lsa_size", runtime.topology().lsa_size},
+            {"sms_per_rank", sms},
+            {"device", runtime.device().name},
+            {"bytes", result.bytes},
+            {"copy_bytes_per_s", ceiling},
+            {"floor_us", floor_us},
+            {"median_us", result.timing.median_us},
+            {"best_us", result.timing.best_us},
+            {"worst_us", result.timing.worst_us},
+            {"wall_us", result.timing.wall_us},
+            {"host_us", result.timing.host_us},
+            {"ratio", floor_us > 0 ? result.timing.median_us / floor_us : 0},
+            {"calls", result.timing.calls},
+            {"commit", git_hash()}};
+}
+
+void print_table(const std::vector<CaseResult>& results, double ceiling) {
+    Table table({"case", "type", "routing", "T", "H", "floor us", "time us", "ratio", "best us", "wall us", "host us"});
+    for (const CaseResult& r : results) {
+        const double floor_us = r.bytes / ceiling * 1e6;
+        table.add({r.name, r.type, r.routing, std::to_string(r.tokens), std::to_string(r.hidden),
+                   fmt::format("{:.1f}", floor_us), fmt::format("{:.1f}", r.timing.median_us),
+                   fmt::format("{:.2f}", floor_us > 0 ? r.timing.median_us / floor_us : 0),
+                   fmt::format("{:.1f}", r.timing.best_us), fmt::format("{:.1f}", r.timing.wall_us),
+                   fmt::format("{:.1f}", r.timing.host_us)});
+    }
+    std::fputs(table.text().c_str(), stdout);
+}
+
+int run_rank(const BenchOptions& options, std::shared_ptr<Bootstrap> bootstrap) {
+    auto runtime = Runtime::create(bootstrap);
+    std::vector<CaseResult> results;
+    double ceiling = 0;
+    {
+        Measure measure(*runtime, static_cast<std::size_t>(options.flush_mib) << 20, options.measure);
+        ceiling = measure.copy_ceiling_bytes_per_s();
+        ShapeBench bench(*runtime, options, measure);
+        const std::size_t shapes =
+            options.types.size() * options.routings.size() * options.tokens.size() * options.hidden.size();
+        Progress progress("bench", shapes);
+        std::uint64_t done = 0;
+        for (const auto& type : options.types) {
+            for (const auto& routing : options.routings) {
+                for (const int hidden : options.hidden) {
+                    for (const int tokens : options.tokens) {
+                        bench.run(type, routing, tokens, hidden, &results);
+                        if (runtime->rank() == 0) progress.update(++done);
+                    }
+                }
+            }
+        }
+    }
+    if (runtime->rank() == 0) {
+        std::printf("%s, %d ranks, LSA teams of %d, copy %.2f TB/s (read + write)\n", runtime->device().name.c_str(),
+                    runtime->size(), runtime->topology().lsa_size, ceiling / 1e12);
+        print_table(results, ceiling);
+        if (!options.json_path.empty()) {
+            std::FILE* file = options.json_path == "-" ? stdout : std::fopen(options.json_path.c_str(), "a");
+            if (file == nullptr) raise(ErrorCode::system, 0, "cannot write {}", options.json_path);
+            for (const CaseResult& r : results) {
+                std::fputs((to_json(r, *runtime, ceiling, options.sms).dump() + "\n").c_str(), file);
+            }
+            if (file != stdout) std::fclose(file);
+        }
+    }
+    runtime->close();
+    return 0;
+}
+
+}  // namespace
+
+void add_bench(CLI::App* app, const Arguments& arguments, Action* action) {
+    auto options = std::make_shared<BenchOptions>();
+    CLI::App* bench = app->add_subcommand(
+        "bench",
+        "Times cases and compares them with the floor: the bytes that must be read and written once, over the measured\n"
+        "device copy rate. Run it under mpirun for one process a rank, or with --ranks N for threads.");
+    bench->add_option("--case", options->cases, "dispatch, cached, combine, roundtrip")->delimiter(',');
+    bench->add_option("--tokens", options->tokens, "tokens a rank, a list")->delimiter(',')->check(CLI::PositiveNumber);
+    bench->add_option("--hidden", options->hidden, "elements of a row, a list")->delimiter(',');
+    bench->add_option("--type", options->types, "dispatched type: bf16, fp8 (with fp32 scales per 128)")->delimiter(',');
+    bench->add_option("--routing", options->routings, "uniform, log_normal, hot, grouped")->delimiter(',');
+    bench->add_option("--experts", options->experts, "experts over all ranks");
+    bench->add_option("--topk", options->topk, "experts a token");
+    bench->add_option("--sms", options->sms, "SMs that a rank may occupy, 0 = choose");
+    bench->add_option("--layout", options->layout)->check(CLI::IsMember({"rank-major", "expert-major"}));
+    bench->add_option("--index", options->index)->check(CLI::IsMember({"int32", "int64"}));
+    bench->add_option("--dispatch-threads", options->shape.dispatch_threads);
+    bench->add_option("--combine-threads", options->shape.combine_threads);
+    bench->add_option("--combine-blocks", options->shape.combine_blocks_per_sm, "combine blocks an SM");
+    bench->add_option("--calls", options->measure.calls, "measured calls a case")->check(CLI::PositiveNumber);
+    bench->add_option("--warmups", options->measure.warmups);
+    bench->add_option("--flush-mib", options->flush_mib, "memory overwritten between calls to empty L2, 0 = none");
+    bench->add_option("--ranks", options->ranks, "ranks as threads, without mpirun");
+    bench->add_option("--json", options->json_path, "appends one JSON line a case to this file, - = standard output");
+    bench->callback([options, arguments, action] {
+        *action = [options, arguments] {
+            SessionOptions session;
+            session.thread_ranks = options->ranks;
+            return run_ranks(session, arguments.argc, arguments.argv,
+                             [&](std::shared_ptr<Bootstrap> bootstrap) { return run_rank(*options, bootstrap); });
+        };
+    });
+}
+
+}  // namespace gimlet::cli
