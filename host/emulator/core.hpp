@@ -305,7 +305,7 @@ class EngineCore {
 
     void thread_finished(DeviceTask& task);
     void warp_lane_left(Warp& warp);
-    void swap_static_shared(Cta* next);
+    void load_cta(Cta* next);
 
     Engine engine_;
     Task hub_;
@@ -321,7 +321,7 @@ class EngineCore {
     unsigned hosts_running_ = 0;
     std::vector<HostTask*> host_waits_;
     std::vector<Device> devices_;
-    Cta* static_shared_owner_ = nullptr;
+    Cta* loaded_cta_ = nullptr;  ///< whose blockIdx and static shared variables are in place
 
     uint64_t steps_ = 0;
     uint64_t switches_ = 0;
@@ -339,6 +339,7 @@ class EngineCore {
     uint64_t quiet_since_step_ = 0;
     unsigned quiet_rounds_ = 0;
     uint64_t quiet_started_ns_ = 0;
+    uint64_t quiet_started_step_ = 0;
     bool clock_was_read_ = false;
 
     std::atomic<bool> failed_{false};

@@ -23,6 +23,8 @@ constexpr int kRunToBlockPolls = 24;   // polls of one fiber before run_to_block
 constexpr unsigned kYieldsAfterEnd = 100000;
 constexpr uint64_t kQuietNsMax = 1ull << 44;  // about five hours: longer than any deadline worth testing
 constexpr unsigned kExactJumps = 16;
+constexpr uint64_t kQuietRoundSteps = 32768;
+constexpr uint64_t kQuietStepsMax = 4000000;
 
 __attribute__((tls_model("initial-exec"))) __thread EngineCore* thread_core = nullptr;
 
@@ -258,10 +260,7 @@ void EngineCore::switch_to(Task* next) {
         DeviceTask* const task = static_cast<DeviceTask*>(next);
         dev::running_thread = &task->thread;
         threadIdx = task->thread.thread_index;
-        blockIdx = task->cta->context.block_index;
-        blockDim = task->cta->context.block_dim;
-        gridDim = task->cta->context.grid_dim;
-        if (task->cta != static_shared_owner_) swap_static_shared(task->cta);
+        if (task->cta != loaded_cta_) load_cta(task->cta);
     } else {
         dev::running_thread = nullptr;
     }
@@ -591,7 +590,7 @@ void EngineCore::start_block(Kernel& kernel, int sm, unsigned index) {
 void EngineCore::finish_cta(Cta& cta) {
     Kernel& kernel = *cta.kernel;
     bulk->block_finished(cta);
-    if (static_shared_owner_ == &cta) static_shared_owner_ = nullptr;
+    if (loaded_cta_ == &cta) loaded_cta_ = nullptr;
     Sm& home = devices_[kernel.device].sms[cta.sm];
     home.threads -= static_cast<unsigned>(cta.threads.size());
     home.blocks -= 1;
@@ -752,19 +751,24 @@ void EngineCore::judge_progress(bool moved) {
         clock_was_read_ = false;
         return;
     }
-    if (!run_.empty() && steps_ - quiet_since_step_ < 64 * run_.size() + 4096) return;
+    if (!run_.empty() && steps_ - quiet_since_step_ < 64 * run_.size() + kQuietRoundSteps) return;
     quiet_since_step_ = steps_;
-    if (quiet_rounds_++ == 0) quiet_started_ns_ = now_ns();
+    if (quiet_rounds_++ == 0) {
+        quiet_started_ns_ = now_ns();
+        quiet_started_step_ = steps_;
+    }
 
     // Everybody has polled in vain, many times. Only time can change something: somebody sleeps, a worker keeps
     // something back, or a thread watches the clock (a deadline).
     const bool time_matters = !asleep_.empty() || clock_was_read_ || any_worker_busy();
-    const bool patient = quiet_rounds_ < 4 && !run_.empty();
+    // A thread that reads much ordered memory and stores nothing is not stuck yet.
+    const bool patient =
+        !run_.empty() && steps_ - quiet_started_step_ < 1024 * run_.size() + kQuietStepsMax;
     if ((!time_matters && !patient) || now_ns() - quiet_started_ns_ > kQuietNsMax) {
         fail("deadlock: nothing can make progress any more\n" + deadlock_table());
         return;
     }
-    jump_time();
+    if (time_matters) jump_time();
 }
 
 void EngineCore::jump_time() {

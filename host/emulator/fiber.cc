@@ -24,7 +24,8 @@ constexpr uint64_t kCanary = 0x5afe57ac6b07705eull;
 constexpr size_t kDeviceStackBytes = 256 * 1024;
 constexpr size_t kHostStackBytes = 4 * 1024 * 1024;
 #else
-constexpr size_t kDeviceStackBytes = 64 * 1024;
+// An odd number of pages: the tops of neighbouring stacks fall into different cache sets.
+constexpr size_t kDeviceStackBytes = 17 * kPageBytes;
 constexpr size_t kHostStackBytes = 1024 * 1024;
 #endif
 
@@ -142,8 +143,9 @@ void fiber_create(Fiber* fiber, StackClass stack_class, FiberEntry entry,
     // The canary costs a page; under a guard page it is not needed.
     if (!fiber->stack.guarded) std::memcpy(fiber->stack.base, &kCanary, sizeof(kCanary));
     const size_t skipped = fiber->stack.guarded ? kPageBytes : sizeof(kCanary);
-    fiber->context = context::make_fcontext(fiber->stack.base + fiber->stack.bytes,
-                                            fiber->stack.bytes - skipped, trampoline);
+    const size_t colour = reinterpret_cast<uintptr_t>(fiber->stack.base) / fiber->stack.bytes % 16 * 256;
+    fiber->context = context::make_fcontext(fiber->stack.base + fiber->stack.bytes - colour,
+                                            fiber->stack.bytes - colour - skipped, trampoline);
     fiber->exceptions = ExceptionState{};
     fiber->entry = entry;
     fiber->fake_stack = nullptr;

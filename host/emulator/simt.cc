@@ -83,10 +83,13 @@ WarpMeeting& meeting_of(Warp& warp, uint32_t mask) {
 
 }  // namespace
 
-void EngineCore::swap_static_shared(Cta* next) {
+void EngineCore::load_cta(Cta* next) {
+    blockIdx = next->context.block_index;
+    blockDim = next->context.block_dim;
+    gridDim = next->context.grid_dim;
     const size_t bytes = static_shared_bytes();
-    Cta* const previous = static_shared_owner_;
-    static_shared_owner_ = next;
+    Cta* const previous = loaded_cta_;
+    loaded_cta_ = next;
     if (bytes == 0) return;
     UnseenScope unseen;
     if (previous != nullptr) {
