@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several Exchanges, early ends, and ranks as threads of one process.
+#include <cuda_runtime.h>
+
+#include <thread>
+
+#include "host/base/env.hpp"
+#include "host/bootstrap/thread_bootstrap.hpp"
+#include "host/cuda/check.hpp"
+#include "host/cuda/device_info.hpp"
+#include "mpi_tests/cases/support.hpp"
+
+namespace gimlet::mpi_tests {
+namespace {
+
+/// Two Exchanges of different shape, their steps interleaved on two streams.
+void two_exchanges(CaseContext& context) {
+    StepPlan narrow = small_plan(context.size());
+    StepPlan wide = small_plan(context.size());
+    wide.config.layout = Layout::expert_major;
+    wide.config.hidden = 128;
+    wide.config.expert_count = wide.routing.expert_count = 3 * context.size();
+    const auto a = context.runtime().create_exchange(narrow.config);
+    const auto b = context.runtime().create_exchange(wide.config);
+    const Stream stream_a = Stream::create(context.rank());
+    const Stream stream_b = Stream::create(context.rank());
+    {
+        const RoutingTable table_a = generate_routing(narrow.routing);
+        const RoutingTable table_b = generate_routing(wide.routing);
+        Rehearsal in_a(*a, table_a, narrow.rehearsal);
+        Rehearsal in_b(*b, table_b, wide.rehearsal);
+        for (int i = 0; i < 3; ++i) {
+            in_a.dispatch(CountMode::device, stream_a.get());
+            in_b.dispatch(CountMode::device, stream_b.get());
+            context.expect_same(in_b.check_dispatch(stream_b.get()), "dispatch of the second");
+            context.expect_same(in_a.check_dispatch(stream_a.get()), "dispatch of the first");
+            in_b.answer(stream_b.get());
+            in_a.answer(stream_a.get());
+            in_a.combine(stream_a.get());
+            in_b.combine(stream_b.get());
+            context.expect_same(in_a.check_combine(stream_a.get()), "combine of the first");
+            context.expect_same(in_b.check_combine(stream_b.get()), "combine of the second");
+        }
+        const Routing foreign = b->make_routing();
+        context.expect_error(ErrorCode::invalid_argument, {"another Exchange"},
+                             [&] { a->combine({}, foreign, stream_a.get()); });
+    }
+    context.expect_error(ErrorCode::invalid_usage, {"2 Exchange(s)"},
+                         [&] { context.runtime().close(); });
+    b->close();
+    a->close();
+    a->close();
+    context.expect_error(ErrorCode::closed, {}, [&] { (void)a->make_routing(); });
+    context.expect(a->health().state == HealthState::closed,
+                   "a closed Exchange says that it is open");
+}
+
+void again_and_again(CaseContext& context) {
+    StepPlan plan = small_plan(context.size());
+    plan.steps = 1;
+    for (int i = 0; i < context.repeats(6, 2); ++i) run_steps(context, plan);
+}
+
+/// One process of the job runs ranks as threads; the others wait.
+void threads(CaseContext& context) {
+    constexpr int kThreads = 2;
+    const bool enough =
+        device_count(context.rank()) >= kThreads || env_text(EnvVar::nccl_multi_rank_gpu) == "1";
+    const auto all = context.bootstrap().all_gather_values(enough ? 1 : 0);
+    if (all[0] == 0) throw Skip{"rank 0 has one device, and NCCL_MULTI_RANK_GPU_ENABLE is not 1"};
+    if (context.rank() == 0) {
+        const auto group = ThreadGroup::create(kThreads);
+        std::vector<std::vector<std::string>> failures(kThreads);
+        std::vector<std::thread> workers;
+        for (int rank = 0; rank < kThreads; ++rank) {
+            workers.emplace_back([&, rank] {
+                try {
+                    cuda_check(cudaSetDevice(rank % device_count(rank)), "cudaSetDevice", rank);
+                    const std::shared_ptr<Bootstrap> member = group->member(rank);
+                    const auto runtime = Runtime::create(member);
+                    CaseContext inner(member, runtime.get(), Effort::quick);
+                    run_steps(inner, small_plan(kThreads));
+                    failures[static_cast<std::size_t>(rank)] = inner.failures();
+                    runtime->close();
+                } catch (const std::exception& error) {
+                    failures[static_cast<std::size_t>(rank)].push_back(error.what());
+                    group->abort(error.what());
+                }
+            });
+        }
+        for (auto& worker : workers) worker.join();
+        for (const auto& list : failures) {
+            for (const auto& failure : list) context.expect(false, "thread: " + failure);
+        }
+    }
+    context.bootstrap().barrier();
+}
+
+}  // namespace
+
+void add_life_cases(std::vector<Case>* cases) {
+    cases->push_back({"life/two exchanges", 1, two_exchanges});
+    cases->push_back({"life/again and again", 1, again_and_again});
+    cases->push_back({"life/ranks as threads", 1, threads});
+}
+
+}  // namespace gimlet::mpi_tests
