@@ -57,6 +57,8 @@ struct HostTask : Task {
     HostContext host;
     std::function<void()> program;
     const std::function<bool()>* ready = nullptr;  ///< while it waits
+    bool unwinding = false;  ///< it waits in a destructor, under an exception
+    bool give_up = false;    ///< such waits are in vain, so that the exception can get out
 };
 
 /// Bulk stores of one thread, by group. Groups count from 1.
@@ -299,6 +301,7 @@ class EngineCore {
     void stop_rank(int rank);
     void judge_progress(bool moved);
     void jump_time();
+    bool release_unwinding_hosts();
     void unwind(Task* task);
     bool allowed_to_run(const Task* task) const;
     [[noreturn]] void exit_fiber(Task* task);

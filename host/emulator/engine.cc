@@ -350,14 +350,18 @@ bool EngineCore::host_wait(const char* what, const std::function<bool()>& ready)
     }
     HostTask* const host = static_cast<HostTask*>(self);
     if (ready()) return true;
+    host->unwinding = std::uncaught_exceptions() > 0;
+    if (!host->unwinding) host->give_up = false;
+    if (host->give_up) return false;
     host->ready = &ready;
     host->what = what;
     host_waits_.push_back(host);
     remove(host);
     switch_to(&hub_);
     host->ready = nullptr;
+    host->unwinding = false;
     std::erase(host_waits_, host);
-    return !ended();
+    return !ended() && !host->give_up;
 }
 
 // ---- fibers' first and last steps
@@ -765,10 +769,24 @@ void EngineCore::judge_progress(bool moved) {
     const bool patient =
         !run_.empty() && steps_ - quiet_started_step_ < 1024 * run_.size() + kQuietStepsMax;
     if ((!time_matters && !patient) || now_ns() - quiet_started_ns_ > kQuietNsMax) {
-        fail("deadlock: nothing can make progress any more\n" + deadlock_table());
+        if (!release_unwinding_hosts()) {
+            fail("deadlock: nothing can make progress any more\n" + deadlock_table());
+        }
         return;
     }
     if (time_matters) jump_time();
+}
+
+// A host program that waits in a destructor while an exception leaves: the exception says more than the deadlock.
+bool EngineCore::release_unwinding_hosts() {
+    bool released = false;
+    for (HostTask* host : host_waits_) {
+        if (!host->unwinding || host->give_up) continue;
+        host->give_up = true;
+        insert(host);
+        released = true;
+    }
+    return released;
 }
 
 void EngineCore::jump_time() {
