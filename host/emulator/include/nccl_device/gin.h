@@ -418,15 +418,17 @@ struct ncclGin_BackendMask {
                                 cuda::memory_order ord = cuda::memory_order_acquire) const {
         coop.sync();
         uint64_t* shadow = getSignalShadowPtr(signal);
-        // Opens the window in which thread 0 may move the shadow before a slow warp reads it.
-        if (!ncclCoopWithinWarp(coop)) gimlet::emu::nccl::poll_point();
-        const uint64_t old_value = *shadow;
+        // Lanes of a warp read the shadow together; slow warps may read it after thread 0 has moved it.
+        const bool together = ncclCoopWithinWarp(coop);
+        if (!together) gimlet::emu::nccl::poll_point();
+        uint64_t old_value = !together || coop.thread_rank() == 0 ? *shadow : 0;
         uint64_t new_value = 0;
         if (coop.thread_rank() == 0) {
             new_value = gimlet::emu::nccl::gin_wait_signal(port(), signal, old_value + leastDelta,
                                                            bits, ord);
             *shadow = new_value;
         }
+        if (together) old_value = ncclCoopBcast(coop, old_value, 0, /*entrySync=*/false);
         new_value = ncclCoopBcast(coop, new_value, 0, /*entrySync=*/false);
         const uint64_t mask = ~uint64_t{0} >> (64 - bits);
         *before = static_cast<Uint>(old_value & mask);

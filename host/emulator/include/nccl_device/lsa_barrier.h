@@ -44,13 +44,15 @@ struct ncclLsaBarrierSession {
                           bool multimem_ = false)
         : ncclLsaBarrierSession(coop_, comm_, ncclTeamLsa(comm_), comm_.lsaBarrier, index_, multimem_,
                                 comm_.lsaMultimem) {}
-    // Threads of a run that has ended leave by an exception, out of the sync here too.
+    // Threads of a run that has ended leave by an exception: out of the sync here, or through here, when the
+    // host side may be gone already.
     ~ncclLsaBarrierSession() noexcept(false) {
+        if (std::uncaught_exceptions() > 0) return;
         if (coop.thread_rank() == 0) {
             *epoch_word() = epoch;
             gimlet::emu::nccl::lsa_barrier_leave(comm, handle.bufHandle, static_cast<uint32_t>(index));
         }
-        if (std::uncaught_exceptions() == 0) coop.sync();
+        coop.sync();
     }
     ncclLsaBarrierSession(const ncclLsaBarrierSession&) = delete;
     ncclLsaBarrierSession& operator=(const ncclLsaBarrierSession&) = delete;
