@@ -138,9 +138,9 @@ GIMLET_DEVICE bool await_ready(const CombineContext& ctx) {
 }
 
 template <ElementType E>
-GIMLET_DEVICE bool sum_tokens(const CombineContext& ctx) {
+GIMLET_DEVICE bool sum_tokens(const CombineContext& ctx, const LaneRow& first) {
     bool good = true;
-    LaneRow next = lane_row(ctx, block_index());
+    LaneRow next = first;
     for (std::int32_t token = block_index(); token < ctx.args.token_count && good;
          token += block_count()) {
         const LaneRow lane = next;
@@ -173,9 +173,10 @@ GIMLET_GLOBAL void __launch_bounds__(kCombineThreads, kCombineBlocksPerSm)
     const CombineContext ctx(args);
     fill_combine_tables(ctx);
     announce_ready(ctx);
+    const LaneRow first = lane_row(ctx, block_index());
     if (await_ready(ctx)) {
         if (ctx.has_gin_peers()) push_chunks(ctx);
-        sum_tokens<E>(ctx);
+        sum_tokens<E>(ctx, first);
     }
     finish(ctx);
 }

@@ -10,19 +10,21 @@ namespace {
 /// Plan launches no larger blocks; one fits a multiprocessor.
 inline constexpr int kDispatchThreads = 512;
 
-/// Zeroes the shared counters, readies the copy ring. Ends with a block barrier.
+GIMLET_DEVICE void zero(std::int32_t* words, std::int32_t count) {
+    for (std::int32_t i = thread_index(); i < count; i += block_threads()) words[i] = 0;
+}
+
+/// Zeroes the shared tables and starts the first loads. Ends with a block barrier.
 GIMLET_DEVICE void set_up(const DispatchContext& ctx) {
-    const std::int32_t rings = ctx.exchange.shape.copy_warps * ctx.exchange.shape.slots_per_warp;
-    for (std::int32_t i = thread_index(); i < rings; i += block_threads())
-        mbarrier_init(ctx.mbarriers + i, 1);
-    if (thread_index() == 0) {
-        *ctx.verdict = 0;
-        mbarrier_init_fence();
-    }
-    const std::int32_t words = ctx.peers.shape.block_row_words();
-    for (std::int32_t i = thread_index(); i < words; i += block_threads()) ctx.block_counts[i] = 0;
-    const std::int32_t cells = ctx.exchange.shape.count_warps * ctx.key_total_count();
-    for (std::int32_t i = thread_index(); i < cells; i += block_threads()) ctx.warp_keys[i] = 0;
+    start_loads(ctx);
+    if (thread_index() == 0) *ctx.verdict = 0;
+    const std::int32_t keys = ctx.key_total_count();
+    zero(ctx.block_counts, ctx.peers.shape.block_row_words());
+    zero(ctx.warp_keys, ctx.exchange.shape.count_warps * keys);
+    zero(ctx.key_base, keys);
+    zero(ctx.key_total, keys);
+    zero(ctx.source_rows, ctx.peers.rank_count);
+    zero(ctx.expert_rows, ctx.exchange.experts.max_local_count());
     fill_peer_bases(ctx);
     block_sync();
 }
@@ -34,11 +36,9 @@ GIMLET_DEVICE bool find_slots(const DispatchContext& ctx) {
     if (fresh) count_tokens(ctx);
     send_count_rows(ctx);
     if (fresh && !start_ordinals(ctx)) return false;
-    if (!wait_for_counts(ctx)) return false;
+    if (!receive_counts(ctx)) return false;
     if (!build_key_tables(ctx)) return false;
     if (fresh) assign_slots(ctx);
-    record_step(ctx);
-    block_sync();
     return !block_any(ctx.poisoned());
 }
 
@@ -145,11 +145,11 @@ GIMLET_DEVICE void finish(const DispatchContext& ctx) {
 GIMLET_GLOBAL void __launch_bounds__(kDispatchThreads, 1) dispatch_kernel(const DispatchArgs args) {
     const DispatchContext ctx(args);
     set_up(ctx);
-    start_loads(ctx);
     if (find_slots(ctx)) {
         if (warp_index() < ctx.exchange.shape.copy_warps) {
             copy_rows(ctx);
         } else {
+            record_step(ctx);
             write_records(ctx);
         }
         fill_gaps(ctx);

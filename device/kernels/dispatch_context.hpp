@@ -39,6 +39,8 @@ struct DispatchContext {
     std::int32_t* key_total;
     std::int32_t* block_counts;
     std::int32_t* warp_keys;
+    std::int32_t* source_rows;
+    std::int32_t* expert_rows;
     std::uint32_t* verdict;
     EpochWords* epochs;
     std::uint64_t epoch;
@@ -61,6 +63,8 @@ struct DispatchContext {
         key_total = reinterpret_cast<std::int32_t*>(shared + layout.key_total);
         block_counts = reinterpret_cast<std::int32_t*>(shared + layout.block_counts);
         warp_keys = reinterpret_cast<std::int32_t*>(shared + layout.warp_keys);
+        source_rows = reinterpret_cast<std::int32_t*>(shared + layout.source_rows);
+        expert_rows = reinterpret_cast<std::int32_t*>(shared + layout.expert_rows);
         verdict = reinterpret_cast<std::uint32_t*>(shared + layout.verdict);
         epochs = reinterpret_cast<EpochWords*>(peers.local + peers.layout.epochs);
         epoch = epochs->dispatch + 1;
@@ -98,16 +102,6 @@ struct DispatchContext {
     GIMLET_DEVICE const std::uint64_t* count_row(std::int32_t source) const {
         return reinterpret_cast<const std::uint64_t*>(peers.local + count_row_offset(source));
     }
-    /// A count of the step, after wait_for_counts: from the table (fresh) or from the routing
-    /// (cached).
-    GIMLET_DEVICE std::int32_t count(std::int32_t source, std::int32_t word) const {
-        if (args.mode == RoutingMode::cached) {
-            return args.routing
-                .counts[static_cast<std::int64_t>(source) * peers.shape.count_row_words() + word];
-        }
-        return static_cast<std::int32_t>(load_relaxed<Scope::system>(count_row(source) + word));
-    }
-
     /// Choice `k` of `token`, -1 if masked. Out-of-range values are reported by count_tokens and
     /// read as masked here.
     GIMLET_DEVICE std::int64_t raw_expert(std::int32_t token, std::int32_t k) const {

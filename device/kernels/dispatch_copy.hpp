@@ -136,11 +136,18 @@ GIMLET_DEVICE void load_unit(const DispatchContext& ctx, const CopyUnits& units,
     bulk_load(ring.slot(unit), row + units.offset(unit), units.bytes(unit), barrier);
 }
 
-/// The first loads need no slots and no peers: they start before the counts are exchanged.
+/// Readies the warp's ring and starts the first loads: they need no slots and no peers, so they run
+/// while the counts are exchanged. The other lanes may wait on the ring's mbarriers behind the next
+/// block barrier.
 GIMLET_DEVICE void start_loads(const DispatchContext& ctx) {
     if (warp_index() >= ctx.exchange.shape.copy_warps) return;
     const CopyUnits units(ctx);
     const CopyRing ring(ctx);
+    if (lane_index() == 0) {
+        for (std::int32_t slot = 0; slot < ring.depth; ++slot)
+            mbarrier_init(ring.barriers + slot, 1);
+        mbarrier_init_fence();
+    }
     for (std::int32_t unit = 0; unit < ring.depth; ++unit) load_unit(ctx, units, ring, unit);
 }
 

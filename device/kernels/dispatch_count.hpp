@@ -24,16 +24,12 @@ GIMLET_DEVICE TokenRange warp_tokens(const DispatchContext& ctx, std::int32_t wa
     return range;
 }
 
-/// Reports a choice below -1, at or above E, or named twice by its token. Warp-uniform result: true
-/// = fault.
-GIMLET_DEVICE bool check_choices(const DispatchContext& ctx, std::int32_t token) {
-    const std::int32_t lane = lane_index();
-    const bool mine = lane < ctx.exchange.topk;
-    const std::int64_t expert = mine ? ctx.raw_expert(token, lane) : -1;
-    const bool out_of_range = expert < -1 || expert >= ctx.exchange.experts.expert_count;
-    const std::uint32_t same =
-        __match_any_sync(0xffffffffu, static_cast<unsigned long long>(expert));
-    const bool duplicate = expert >= 0 && (same & (same - 1)) != 0;
+/// Reports a choice below -1, at or above E, or named twice by its token. `raw` is the lane's
+/// choice, -1 beyond K. Warp-uniform result: true = fault.
+GIMLET_DEVICE bool check_choices(const DispatchContext& ctx, std::int32_t token, std::int64_t raw) {
+    const bool out_of_range = raw < -1 || raw >= ctx.exchange.experts.expert_count;
+    const std::uint32_t same = __match_any_sync(0xffffffffu, static_cast<unsigned long long>(raw));
+    const bool duplicate = raw >= 0 && (same & (same - 1)) != 0;
     const bool fault = out_of_range || duplicate;
     if (fault) {
         const WaitTarget target{-1, -1,
@@ -41,38 +37,57 @@ GIMLET_DEVICE bool check_choices(const DispatchContext& ctx, std::int32_t token)
         report_fault(
             ctx.wait_scope(Primitive::none), target,
             out_of_range ? DeviceFault::expert_out_of_range : DeviceFault::duplicate_expert,
-            static_cast<std::uint64_t>(expert), 0, token);
+            static_cast<std::uint64_t>(raw), 0, token);
         ctx.poison();
     }
     return warp_any(fault);
 }
 
+/// Adds one token to the warp's keys and the block's counts. Whole warp.
+GIMLET_DEVICE void count_token(const DispatchContext& ctx, std::int32_t* keys,
+                               std::int32_t expert) {
+    const TokenChoices choice = token_choices(ctx, expert);
+    if (choice.key >= 0) keys[choice.key] += 1;
+    bool opens_rank = ctx.rank_major() && choice.key >= 0;
+    if (!ctx.rank_major()) {
+        const std::uint32_t same = __match_any_sync(0xffffffffu, choice.rank);
+        opens_rank = choice.rank >= 0 && __ffs(static_cast<int>(same)) - 1 == lane_index();
+    }
+    if (opens_rank) atomicAdd(ctx.block_counts + choice.rank, 1);
+    if (choice.expert >= 0) atomicAdd(ctx.block_counts + ctx.peers.rank_count + choice.expert, 1);
+    warp_sync();
+}
+
 /// Fills block_counts and warp_keys (both zero before) from this block's tokens; publishes
-/// block_counts to the other blocks. Contains block barriers. A faulty token leaves its mark in the
-/// published verdict word (see fault_word).
+/// block_counts to the other blocks. Contains block barriers. A faulty token leaves its mark in
+/// every published word.
 GIMLET_DEVICE void count_tokens(const DispatchContext& ctx) {
+    constexpr std::int32_t kAhead = 4;  // loads in flight
     const std::int32_t warp = warp_index();
-    const std::int32_t lane = lane_index();
-    bool fault = false;
     if (warp < ctx.exchange.shape.count_warps) {
+        bool fault = false;
         std::int32_t* keys = ctx.warp_keys + warp * ctx.key_total_count();
         const TokenRange range = warp_tokens(ctx, warp);
-        for (std::int32_t token = range.begin; token < range.end; ++token) {
-            fault = check_choices(ctx, token) || fault;
-            const TokenChoices choice = token_choices(ctx, ctx.lane_expert(token, lane));
-            if (choice.key >= 0) keys[choice.key] += 1;
-            const std::uint32_t same = __match_any_sync(0xffffffffu, choice.rank);
-            const bool opens_rank = choice.rank >= 0 && __ffs(static_cast<int>(same)) - 1 == lane;
-            if (opens_rank) atomicAdd(ctx.block_counts + choice.rank, 1);
-            if (choice.expert >= 0)
-                atomicAdd(ctx.block_counts + ctx.peers.rank_count + choice.expert, 1);
-            warp_sync();
+        for (std::int32_t first = range.begin; first < range.end; first += kAhead) {
+            std::int64_t raw[kAhead];
+#pragma unroll
+            for (std::int32_t i = 0; i < kAhead; ++i) {
+                const bool mine = first + i < range.end && lane_index() < ctx.exchange.topk;
+                raw[i] = mine ? ctx.raw_expert(first + i, lane_index()) : -1;
+            }
+#pragma unroll
+            for (std::int32_t i = 0; i < kAhead; ++i) {
+                if (first + i >= range.end) break;
+                const bool bad = check_choices(ctx, first + i, raw[i]);
+                fault = fault || bad;
+                if (!bad) count_token(ctx, keys, static_cast<std::int32_t>(raw[i]));
+            }
         }
-        if (fault && lane == 0) *ctx.verdict = 1;
+        if (fault && lane_index() == 0) *ctx.verdict = 1;
     }
     block_sync();
-    // A fault shows in bit 31 of the block's first word: every block that reads the row refuses the
-    // step with it.
+    // A fault shows in bit 31 of the block's words: every block that reads one refuses the step
+    // with it.
     const std::int32_t words = ctx.peers.shape.block_row_words();
     auto* row =
         reinterpret_cast<std::uint64_t*>(ctx.peers.local + ctx.peers.layout.block_counts) +
@@ -93,29 +108,49 @@ struct BlockSum {
     bool refused;
 };
 
+/// Waits for one block's word unless `value`, as just loaded, has this step's tag; adds it to the
+/// sum.
+GIMLET_DEVICE void add_block_word(const DispatchContext& ctx, const std::uint64_t* at,
+                                  std::uint64_t value, BlockSum& sum) {
+    if (!has_tag(value, ctx.epoch) && sum.status == WaitStatus::ok) {
+        const WaitScope scope = ctx.wait_scope(Primitive::count_exchange);
+        sum.status =
+            wait_until(scope, WaitTarget{ctx.peers.rank, -1, ctx.epoch}, [&](std::uint64_t& seen) {
+                value = load_relaxed<Scope::gpu>(at);
+                seen = value >> 32;
+                return has_tag(value, ctx.epoch);
+            });
+    }
+    const auto low = static_cast<std::uint32_t>(value);
+    sum.refused = sum.refused || (low >> 31) != 0;
+    sum.value += static_cast<std::int32_t>(low & 0x7fffffffu);
+}
+
 GIMLET_DEVICE BlockSum sum_over_blocks(const DispatchContext& ctx, std::int32_t word,
                                        std::int32_t block_end) {
     constexpr std::int32_t kShare = 8;
+    constexpr std::int32_t kAhead = 4;  // loads in flight
     const std::int32_t words = ctx.peers.shape.block_row_words();
     const auto* rows =
         reinterpret_cast<const std::uint64_t*>(ctx.peers.local + ctx.peers.layout.block_counts) +
         static_cast<std::int64_t>(ctx.parity) * ctx.peers.shape.block_count * words + word;
-    const WaitScope scope = ctx.wait_scope(Primitive::count_exchange);
     BlockSum out{0, WaitStatus::ok, false};
-    for (std::int32_t block = lane_index() % kShare; block < block_end; block += kShare) {
-        const std::uint64_t* at = rows + static_cast<std::int64_t>(block) * words;
-        std::uint64_t value = load_relaxed<Scope::gpu>(at);
-        if (!has_tag(value, ctx.epoch) && out.status == WaitStatus::ok) {
-            out.status = wait_until(scope, WaitTarget{ctx.peers.rank, -1, ctx.epoch},
-                                    [&](std::uint64_t& seen) {
-                                        value = load_relaxed<Scope::gpu>(at);
-                                        seen = value >> 32;
-                                        return has_tag(value, ctx.epoch);
-                                    });
+    for (std::int32_t first = lane_index() % kShare; first < block_end; first += kShare * kAhead) {
+        std::uint64_t value[kAhead];
+#pragma unroll
+        for (std::int32_t i = 0; i < kAhead; ++i) {
+            const std::int32_t block = first + i * kShare;
+            value[i] =
+                block < block_end
+                    ? load_relaxed<Scope::gpu>(rows + static_cast<std::int64_t>(block) * words)
+                    : 0;
         }
-        const auto low = static_cast<std::uint32_t>(value);
-        out.refused = out.refused || (low >> 31) != 0;
-        out.value += static_cast<std::int32_t>(low & 0x7fffffffu);
+#pragma unroll
+        for (std::int32_t i = 0; i < kAhead; ++i) {
+            const std::int32_t block = first + i * kShare;
+            if (block < block_end)
+                add_block_word(ctx, rows + static_cast<std::int64_t>(block) * words, value[i], out);
+        }
     }
     return out;
 }
@@ -217,54 +252,111 @@ GIMLET_DEVICE void send_count_rows(const DispatchContext& ctx) {
     }
 }
 
-/// Waits for one word of a count row and checks the header.
-GIMLET_DEVICE bool wait_count_word(const DispatchContext& ctx, std::int32_t source,
-                                   std::int32_t index) {
+/// Adds word `index` (>= 1) of a source's count row to the block's tables: key_total, key_base
+/// (sources below this rank), key_count (this rank), and what this rank receives by source and by
+/// local expert.
+GIMLET_DEVICE void take_count(const DispatchContext& ctx, std::int32_t source, std::int32_t index,
+                              std::int32_t rows) {
+    const std::int32_t ranks = ctx.peers.rank_count;
+    const std::int32_t me = ctx.peers.rank;
+    const std::int32_t entry = index - 1;
+    const bool is_rank = entry < ranks;
+    if (is_rank == ctx.rank_major()) {
+        const std::int32_t key = is_rank ? entry : entry - ranks;
+        atomicAdd(ctx.key_total + key, rows);
+        if (source < me) atomicAdd(ctx.key_base + key, rows);
+        if (source == me) ctx.key_count[key] = rows;
+    }
+    if (is_rank) {
+        if (ctx.rank_major() && entry == me) ctx.source_rows[source] = rows;
+        return;
+    }
+    const std::int32_t local =
+        ctx.rank_major() ? entry - ranks : entry - ranks - ctx.exchange.experts.first(me);
+    if (local < 0 || local >= ctx.exchange.experts.local_count(me)) return;
+    atomicAdd(ctx.expert_rows + local, rows);
+    if (!ctx.rank_major()) atomicAdd(ctx.source_rows + source, rows);
+}
+
+/// Words of a count row that this block needs beside the header.
+GIMLET_DEVICE std::int32_t needed_words(const DispatchContext& ctx) {
+    const bool experts = !ctx.rank_major() || block_index() == 0;
+    return ctx.peers.rank_count + (experts ? ctx.peers.shape.expert_words : 0);
+}
+
+/// Waits for one word of a count row; checks the header, or takes the count. Block 0 also keeps it
+/// for the routing. The header is acquired: what its rank read of the receive buffers in earlier
+/// steps is over.
+GIMLET_DEVICE bool receive_count_word(const DispatchContext& ctx, std::int32_t source,
+                                      std::int32_t index) {
     const std::uint64_t* at = ctx.count_row(source) + index;
     const WaitScope scope = ctx.wait_scope(Primitive::count_exchange);
     std::uint64_t value = 0;
-    const WaitTarget target{source, -1, ctx.epoch};
-    const WaitStatus status = wait_until(scope, target, [&](std::uint64_t& seen) {
-        value = load_acquire<Scope::system>(at);
-        seen = value >> 32;
-        return has_tag(value, ctx.epoch);
-    });
+    const WaitStatus status =
+        wait_until(scope, WaitTarget{source, -1, ctx.epoch}, [&](std::uint64_t& seen) {
+            value = index == 0 ? load_acquire<Scope::system>(at) : load_relaxed<Scope::system>(at);
+            seen = value >> 32;
+            return has_tag(value, ctx.epoch);
+        });
     if (status != WaitStatus::ok) return false;
-    if (index != 0) return true;
-    const auto header = static_cast<StepHeader>(static_cast<std::uint32_t>(value));
+    const auto low = static_cast<std::uint32_t>(value);
+    if (index > 0) {
+        take_count(ctx, source, index, static_cast<std::int32_t>(low));
+        if (block_index() == 0) {
+            const std::int64_t row =
+                static_cast<std::int64_t>(source) * ctx.peers.shape.count_row_words();
+            ctx.args.routing.counts[row + index] = static_cast<std::int32_t>(low);
+        }
+        return true;
+    }
     const StepHeader own =
         ctx.args.mode == RoutingMode::fresh ? StepHeader::fresh : StepHeader::cached;
+    const auto header = static_cast<StepHeader>(low);
     if (header == own) return true;
     report_fault(
         scope, WaitTarget{source, -1, static_cast<std::uint64_t>(own)},
         header == StepHeader::refused ? DeviceFault::peer_refused : DeviceFault::mode_mismatch,
-        static_cast<std::uint64_t>(header), 0);
+        static_cast<std::uint64_t>(low), 0);
     ctx.poison();
     return false;
 }
 
-/// Waits until every rank's count row of this step is here. Returns a block-uniform verdict.
-/// Afterwards every peer has entered this step, so what it read of the receive buffers two steps
-/// ago is over, and ctx.count() may be used by every thread of the block.
-GIMLET_DEVICE bool wait_for_counts(const DispatchContext& ctx) {
-    const bool fresh = ctx.args.mode == RoutingMode::fresh;
-    const bool need_experts = !ctx.rank_major() || block_index() == 0;
-    std::int32_t words = 1;
-    if (fresh) words += ctx.peers.rank_count + (need_experts ? ctx.peers.shape.expert_words : 0);
+/// Waits for the count rows that come over GIN. Block-uniform verdict.
+GIMLET_DEVICE bool receive_gin_rows(const DispatchContext& ctx) {
     bool good = true;
+    const SignalShadow shadow(ctx.peers);
     for (std::int32_t source = thread_index(); source < ctx.peers.rank_count;
          source += block_threads()) {
         if (is_lsa_peer(ctx.peers, source)) continue;
-        const SignalShadow shadow(ctx.peers);
         good = good && shadow.wait_meet(ctx.wait_scope(Primitive::count_exchange), source,
                                         ctx.contexts().notify_context(),
                                         ctx.signals().count_row(source), 1) == WaitStatus::ok;
     }
-    if (!block_all(good)) return false;
-    const std::int64_t all = static_cast<std::int64_t>(words) * ctx.peers.rank_count;
+    return block_all(good);
+}
+
+/// Waits until every rank's count row of this step is here, and fills the block's count tables
+/// (zero before) from the rows (fresh) or from the routing (cached). Block-uniform verdict.
+/// Afterwards every peer has entered this step, so what it read of the receive buffers two steps
+/// ago is over.
+GIMLET_DEVICE bool receive_counts(const DispatchContext& ctx) {
+    if (ctx.has_gin_peers() && !receive_gin_rows(ctx)) return false;
+    const bool fresh = ctx.args.mode == RoutingMode::fresh;
+    const std::int32_t words = needed_words(ctx);
+    const std::int32_t waited = 1 + (fresh ? words : 0);
+    bool good = true;
+    const std::int64_t all = static_cast<std::int64_t>(waited) * ctx.peers.rank_count;
     for (std::int64_t i = thread_index(); i < all && good; i += block_threads()) {
-        good = wait_count_word(ctx, static_cast<std::int32_t>(i / words),
-                               static_cast<std::int32_t>(i % words));
+        good = receive_count_word(ctx, static_cast<std::int32_t>(i / waited),
+                                  static_cast<std::int32_t>(i % waited));
+    }
+    for (std::int32_t i = thread_index(); !fresh && i < words * ctx.peers.rank_count;
+         i += block_threads()) {
+        const std::int32_t source = i / words;
+        const std::int64_t row =
+            static_cast<std::int64_t>(source) * ctx.peers.shape.count_row_words();
+        const std::int32_t index = 1 + i % words;
+        take_count(ctx, source, index, ctx.args.routing.counts[row + index]);
     }
     return block_all(good);
 }

@@ -23,6 +23,8 @@ struct DispatchSharedLayout {
     std::uint32_t key_total;     ///< i32[keys]: rows of the key from all sources
     std::uint32_t block_counts;  ///< i32[R + E]: this block's tokens per rank, then per expert
     std::uint32_t warp_keys;     ///< i32[count_warps][keys]: running ordinals
+    std::uint32_t source_rows;   ///< i32[R]: rows that each source sends here
+    std::uint32_t expert_rows;   ///< i32[local experts]: rows of each local expert
     std::uint32_t verdict;       ///< u32: the block's fault state
     std::uint32_t total_bytes;
 
@@ -49,6 +51,8 @@ struct DispatchSharedLayout {
         out.key_total = place(keys * 4u);
         out.block_counts = place((ranks + experts) * 4u);
         out.warp_keys = place(static_cast<std::uint32_t>(shape.count_warps) * keys * 4u);
+        out.source_rows = place(ranks * 4u);
+        out.expert_rows = place((experts + ranks - 1u) / ranks * 4u);
         out.verdict = place(16u);
         out.total_bytes = at;
         return out;

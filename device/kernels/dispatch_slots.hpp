@@ -44,6 +44,15 @@ GIMLET_DEVICE bool add_block_starts(const DispatchContext& ctx) {
     return good;
 }
 
+/// Inclusive sum over the warp's lanes.
+GIMLET_DEVICE std::int32_t warp_running_sum(std::int32_t value) {
+    for (std::int32_t step = 1; step < kWarpSize; step *= 2) {
+        const std::int32_t left = __shfl_up_sync(0xffffffffu, value, step);
+        if (lane_index() >= step) value += left;
+    }
+    return value;
+}
+
 /// GIN keys get consecutive ranges of the send buffer and of the chunk counters, in key order. One
 /// warp.
 GIMLET_DEVICE void place_send_ranges(const DispatchContext& ctx) {
@@ -56,16 +65,8 @@ GIMLET_DEVICE void place_send_ranges(const DispatchContext& ctx) {
         const bool gin = key < keys && ctx.peer_base[ctx.rank_of_key(key)] == 0;
         const std::int32_t rows = gin ? ctx.key_count[key] : 0;
         const std::int32_t chunks = (rows + ctx.exchange.chunk_rows - 1) / ctx.exchange.chunk_rows;
-        std::int32_t row_sum = rows;
-        std::int32_t chunk_sum = chunks;
-        for (std::int32_t step = 1; step < kWarpSize; step *= 2) {
-            const std::int32_t row_left = __shfl_up_sync(0xffffffffu, row_sum, step);
-            const std::int32_t chunk_left = __shfl_up_sync(0xffffffffu, chunk_sum, step);
-            if (lane_index() >= step) {
-                row_sum += row_left;
-                chunk_sum += chunk_left;
-            }
-        }
+        const std::int32_t row_sum = warp_running_sum(rows);
+        const std::int32_t chunk_sum = warp_running_sum(chunks);
         if (key < keys) {
             ctx.key_send[key] = send + row_sum - rows;
             ctx.key_chunk[key] = chunk + chunk_sum - chunks;
@@ -75,27 +76,19 @@ GIMLET_DEVICE void place_send_ranges(const DispatchContext& ctx) {
     }
 }
 
-/// Computes key_base, key_count, key_total and, with GIN peers, the send ranges. Whole block, after
-/// wait_for_counts; contains block barriers. Block-uniform verdict.
+/// Turns the counts that receive_counts took into final slots: checks capacities, adds aligned
+/// block starts, and with GIN peers places the send ranges. Whole block; contains block barriers.
+/// Block-uniform verdict.
 GIMLET_DEVICE bool build_key_tables(const DispatchContext& ctx) {
     bool good = true;
-    const std::int32_t keys = ctx.key_total_count();
-    for (std::int32_t key = thread_index(); key < keys; key += block_threads()) {
-        const std::int32_t word = ctx.key_word(key);
-        std::int32_t lower = 0;
-        std::int64_t total = 0;
-        for (std::int32_t source = 0; source < ctx.peers.rank_count; ++source) {
-            const std::int32_t rows = ctx.count(source, word);
-            if (source < ctx.peers.rank) lower += rows;
-            if (source == ctx.peers.rank) ctx.key_count[key] = rows;
-            total += rows;
+    if (ctx.rank_major()) {
+        for (std::int32_t rank = thread_index(); rank < ctx.peers.rank_count;
+             rank += block_threads()) {
+            good = fits(ctx, rank, ctx.key_total[rank]) && good;
         }
-        ctx.key_base[key] = lower;
-        ctx.key_total[key] = static_cast<std::int32_t>(total);
-        if (ctx.rank_major()) good = fits(ctx, key, total) && good;
+    } else {
+        good = add_block_starts(ctx);
     }
-    block_sync();
-    if (!ctx.rank_major()) good = add_block_starts(ctx) && good;
     if (ctx.has_gin_peers()) place_send_ranges(ctx);
     return block_all(good);
 }
@@ -129,92 +122,58 @@ GIMLET_DEVICE void assign_slots(const DispatchContext& ctx) {
     }
 }
 
-/// Rows of the own receive buffer that belong to `source`: a running sum gives source_offsets.
-GIMLET_DEVICE std::int32_t rows_from(const DispatchContext& ctx, std::int32_t source) {
-    if (ctx.rank_major()) return ctx.count(source, 1 + ctx.peers.rank);
-    std::int32_t rows = 0;
-    const std::int32_t first = ctx.exchange.experts.first(ctx.peers.rank);
-    for (std::int32_t i = 0; i < ctx.exchange.experts.local_count(ctx.peers.rank); ++i) {
-        rows += ctx.count(source, ctx.key_word(first + i));
+/// out[0 .. count] = running sums of value(i), starting with 0; returns the last. One warp.
+template <typename Value>
+GIMLET_DEVICE std::int32_t write_running_sums(std::int32_t* out, std::int32_t count,
+                                              const Value& value) {
+    std::int32_t before = 0;
+    for (std::int32_t base = 0; base < count; base += kWarpSize) {
+        const std::int32_t i = base + lane_index();
+        const std::int32_t mine = i < count ? value(i) : 0;
+        const std::int32_t sum = before + warp_running_sum(mine);
+        if (i < count) out[i] = sum - mine;
+        before = __shfl_sync(0xffffffffu, sum, kWarpSize - 1);
     }
-    return rows;
+    if (lane_index() == 0) out[count] = before;
+    return before;
 }
 
-/// Fills the arrays behind one StepCounts header. Threads of block 0; ends with a block barrier.
-GIMLET_DEVICE void fill_step_arrays(const DispatchContext& ctx, StepCounts* step) {
+/// Writes one StepCounts and its arrays from the block's tables; `epoch` comes last, released at
+/// system scope: a host that polls it sees the rest. One warp of block 0.
+GIMLET_DEVICE void write_step(const DispatchContext& ctx, StepCounts* step) {
     const StepCountsLayout layout{ctx.peers.rank_count, ctx.exchange.experts.max_local_count()};
     auto* base = reinterpret_cast<std::byte*>(step);
     auto* expert_counts = reinterpret_cast<std::int32_t*>(base + layout.expert_counts());
     auto* expert_offsets = reinterpret_cast<std::int32_t*>(base + layout.expert_offsets());
     auto* source_offsets = reinterpret_cast<std::int32_t*>(base + layout.source_offsets());
     const std::int32_t local = ctx.exchange.experts.local_count(ctx.peers.rank);
-    const std::int32_t first = ctx.exchange.experts.first(ctx.peers.rank);
-    const std::int32_t expert_word = 1 + ctx.peers.rank_count + (ctx.rank_major() ? 0 : first);
-    for (std::int32_t i = thread_index(); i < local; i += block_threads()) {
-        std::int32_t rows = 0;
-        for (std::int32_t source = 0; source < ctx.peers.rank_count; ++source) {
-            rows += ctx.count(source, expert_word + i);
-        }
-        expert_counts[i] = rows;
-    }
-    for (std::int32_t source = thread_index(); source < ctx.peers.rank_count;
-         source += block_threads()) {
-        source_offsets[source + 1] = rows_from(ctx, source);
-    }
-    block_sync();
-    if (thread_index() != 0) return;
-    std::int32_t rows = 0;
-    source_offsets[0] = 0;
-    for (std::int32_t source = 0; source < ctx.peers.rank_count; ++source) {
-        rows += source_offsets[source + 1];
-        source_offsets[source + 1] = rows;
-    }
-    std::int32_t start = 0;
-    for (std::int32_t i = 0; i < local; ++i) {
-        expert_offsets[i] = start;
-        const std::int32_t alignment = ctx.exchange.expert_alignment;
-        start += (expert_counts[i] + alignment - 1) / alignment * alignment;
-    }
-    expert_offsets[local] = start;
+    const std::int32_t alignment = ctx.exchange.expert_alignment;
+    for (std::int32_t i = lane_index(); i < local; i += kWarpSize)
+        expert_counts[i] = ctx.expert_rows[i];
+    const std::int32_t padded = write_running_sums(expert_offsets, local, [&](std::int32_t i) {
+        return (ctx.expert_rows[i] + alignment - 1) / alignment * alignment;
+    });
+    const std::int32_t rows = write_running_sums(
+        source_offsets, ctx.peers.rank_count, [&](std::int32_t i) { return ctx.source_rows[i]; });
+    std::int32_t sent = 0;
+    for (std::int32_t key = lane_index(); key < ctx.key_total_count(); key += kWarpSize)
+        sent += ctx.key_count[key];
+    sent = __shfl_sync(0xffffffffu, warp_running_sum(sent), kWarpSize - 1);
+    warp_sync();
+    if (lane_index() != 0) return;
     step->token_row_count = rows;
-    step->row_count = ctx.rank_major() ? rows : start;
+    step->row_count = ctx.rank_major() ? rows : padded;
     step->local_expert_count = local;
+    step->sent_row_count = sent;
+    store_release<Scope::system>(&step->epoch, ctx.epoch);
 }
 
-/// Block 0 of a fresh step writes what the routing keeps: counts of all ranks, StepCounts, and the
-/// host's copy. The host's epoch word comes last, so that a host that polls it sees the rest.
+/// The first metadata warp of block 0 tells device and host what the step holds, while the rows
+/// move.
 GIMLET_DEVICE void record_step(const DispatchContext& ctx) {
-    if (block_index() != 0) return;
-    StepCounts* step = ctx.args.routing.step;
-    if (ctx.args.mode == RoutingMode::fresh) {
-        const std::int32_t row_words = ctx.peers.shape.count_row_words();
-        const std::int32_t used = 1 + ctx.peers.rank_count + ctx.peers.shape.expert_words;
-        for (std::int32_t i = thread_index(); i < row_words * ctx.peers.rank_count;
-             i += block_threads()) {
-            const bool counts = i % row_words > 0 && i % row_words < used;
-            ctx.args.routing.counts[i] = counts ? ctx.count(i / row_words, i % row_words) : 0;
-        }
-        fill_step_arrays(ctx, step);
-        if (thread_index() == 0) {
-            std::int32_t sent = 0;
-            for (std::int32_t key = 0; key < ctx.key_total_count(); ++key)
-                sent += ctx.key_count[key];
-            step->sent_row_count = sent;
-        }
-        block_sync();
-    }
-    if (thread_index() == 0) step->epoch = ctx.epoch;
-    block_sync();
-    if (ctx.args.host_step == nullptr) return;
-    const StepCountsLayout layout{ctx.peers.rank_count, ctx.exchange.experts.max_local_count()};
-    const auto* from = reinterpret_cast<const std::uint32_t*>(step);
-    auto* to = reinterpret_cast<std::uint32_t*>(ctx.args.host_step);
-    for (std::uint32_t i = 2 + static_cast<std::uint32_t>(thread_index());
-         i < layout.total_bytes() / 4u; i += static_cast<std::uint32_t>(block_threads())) {
-        to[i] = from[i];
-    }
-    block_sync();
-    if (thread_index() == 0) store_release<Scope::system>(&ctx.args.host_step->epoch, ctx.epoch);
+    if (block_index() != 0 || warp_index() != ctx.exchange.shape.copy_warps) return;
+    if (ctx.args.host_step != nullptr) write_step(ctx, ctx.args.host_step);
+    write_step(ctx, ctx.args.routing.step);
 }
 
 }  // namespace gimlet::device

@@ -13,6 +13,7 @@
 
 #include "host/base/progress.hpp"
 #include "host/base/version.hpp"
+#include "host/cuda/stream.hpp"
 #include "runtime/cli/bench_measure.hpp"
 #include "runtime/cli/commands.hpp"
 #include "runtime/cli/session.hpp"

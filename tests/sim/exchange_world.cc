@@ -241,7 +241,7 @@ void run_rank(const World& world, int rank) {
     const Scenario& scenario = world.scenario;
     auto runtime = Runtime::create(simulation_bootstrap(rank, scenario.sim.ranks));
     auto exchange = Exchange::create(*runtime, scenario.config);
-    Stream stream;
+    const Stream stream = Stream::create(rank);
     Tensors tensors = make_tensors(world, rank);
     Routing routing = exchange->make_routing();
     DispatchInputs inputs;
