@@ -237,6 +237,8 @@ step_mpi() {
         return
     fi
     local log="$logs/mpi.log" line status
+    # Waiting ranks must not starve the others where there are more ranks than cores.
+    export OMPI_MCA_mpi_yield_when_idle=1
     timeout -k 10 "$timeout_s" bash mpi_tests/run_cases.sh build/emulator 2>&1 </dev/null | tee "$log"
     status="${PIPESTATUS[0]}"
     line="$(grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -n 1)"

@@ -43,6 +43,12 @@ foreach(folder IN LISTS gimlet_header_folders)
   endif()
 endforeach()
 
+if(GIMLET_BACKEND STREQUAL "emulator")
+  # Some stand-in headers have no suffix, as the real ones: <cuda/atomic>.
+  install(DIRECTORY host/emulator/include/
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gimlet/host/emulator/include)
+endif()
+
 set(gimlet_has_mpi FALSE)
 if(TARGET gimlet_mpi)
   set(gimlet_has_mpi TRUE)
