@@ -12,8 +12,8 @@
 
 namespace gimlet::device {
 
-/// Nanoseconds of a clock that all SMs of a GPU share. Its zero is arbitrary and its step may be as long as a
-/// microsecond: good for deadlines, not for timing instructions.
+/// Nanoseconds of a clock that all SMs of a GPU share. Its zero is arbitrary and its step may be as
+/// long as a microsecond: good for deadlines, not for timing instructions.
 GIMLET_DEVICE std::uint64_t now_ns() {
 #if GIMLET_EMULATED
     return emu::dev::now_ns();
@@ -22,7 +22,8 @@ GIMLET_DEVICE std::uint64_t now_ns() {
 #endif
 }
 
-/// The thread gives its issue slots away for about this long, at most twice as long; 1 ms is the longest.
+/// The thread gives its issue slots away for about this long, at most twice as long; 1 ms is the
+/// longest.
 GIMLET_DEVICE void sleep_ns(std::uint32_t span_ns) {
 #if GIMLET_EMULATED
     emu::dev::sleep_ns(span_ns);

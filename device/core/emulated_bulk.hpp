@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bulk copies, mbarriers and named barriers of the emulator. Used through bulk.hpp and group.hpp only.
+// Bulk copies, mbarriers and named barriers of the emulator. Used through bulk.hpp and group.hpp
+// only.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ using emu::dev::mbarrier_arrive_expect_tx;
 using emu::dev::mbarrier_init;
 using emu::dev::mbarrier_try_wait;
 
-// A block's threads see an initialised mbarrier after the block's next barrier; the bulk engine sees it at once.
+// A block's threads see an initialised mbarrier after the block's next barrier; the bulk engine
+// sees it at once.
 inline void mbarrier_init_fence() {}
 
 template <int pending>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The same instructions on the emulator, for memory.hpp only. Each maps to the host's atomic of the same order, so
-// that a race detector sees a missing release or acquire. Scopes cannot be told apart on a CPU.
+// The same instructions on the emulator, for memory.hpp only. Each maps to the host's atomic of the
+// same order, so that a race detector sees a missing release or acquire. Scopes cannot be told
+// apart on a CPU.
 #pragma once
 
 #include <cstdint>
@@ -58,8 +59,8 @@ inline std::uint32_t fetch_inc_wrap(std::uint32_t* address, std::uint32_t limit)
 
 template <Scope S, class Word>
 inline Word compare_exchange(Word* address, Word expected, Word desired) {
-    const bool stored = __atomic_compare_exchange_n(address, &expected, desired, false, __ATOMIC_ACQ_REL,
-                                                    __ATOMIC_ACQUIRE);
+    const bool stored = __atomic_compare_exchange_n(address, &expected, desired, false,
+                                                    __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     if (stored) {
         emu::dev::store_point();
     } else {
@@ -69,8 +70,8 @@ inline Word compare_exchange(Word* address, Word expected, Word desired) {
 }
 
 #if defined(__SANITIZE_THREAD__)
-// ThreadSanitizer does not model fences. A read-modify-write of one word orders fences with each other, which is what
-// they are used for; it may hide a race, and never invents one.
+// ThreadSanitizer does not model fences. A read-modify-write of one word orders fences with each
+// other, which is what they are used for; it may hide a race, and never invents one.
 inline std::uint32_t fence_word = 0;
 #endif
 
@@ -83,7 +84,8 @@ inline void fence() {
 #endif
 }
 
-// The emulator's bulk engine reads and writes the same memory as everybody else: there is no second proxy.
+// The emulator's bulk engine reads and writes the same memory as everybody else: there is no second
+// proxy.
 inline void fence_proxy_async() {}
 inline void fence_proxy_async_shared() {}
 

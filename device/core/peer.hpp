@@ -26,21 +26,27 @@ GIMLET_DEVICE std::int32_t lsa_member(const PeerHandles& peers, std::int32_t ind
 }
 
 /// Ranks that are reached over GIN only.
-GIMLET_DEVICE std::int32_t gin_peer_count(const PeerHandles& peers) { return peers.rank_count - peers.lsa_size; }
+GIMLET_DEVICE std::int32_t gin_peer_count(const PeerHandles& peers) {
+    return peers.rank_count - peers.lsa_size;
+}
 
 /// This rank's own window memory.
-GIMLET_DEVICE std::byte* local_pointer(const PeerHandles& peers, std::uint64_t offset) { return peers.local + offset; }
+GIMLET_DEVICE std::byte* local_pointer(const PeerHandles& peers, std::uint64_t offset) {
+    return peers.local + offset;
+}
 
-/// Window memory of an LSA peer (world rank) or of this rank. One location has one address in a kernel, whoever asks.
-/// Undefined for other ranks: ask is_lsa_peer first.
-GIMLET_DEVICE std::byte* peer_pointer(const PeerHandles& peers, std::int32_t rank, std::uint64_t offset) {
+/// Window memory of an LSA peer (world rank) or of this rank. One location has one address in a
+/// kernel, whoever asks. Undefined for other ranks: ask is_lsa_peer first.
+GIMLET_DEVICE std::byte* peer_pointer(const PeerHandles& peers, std::int32_t rank,
+                                      std::uint64_t offset) {
     if (rank == peers.rank) return local_pointer(peers, offset);
     return static_cast<std::byte*>(
         ncclGetLsaPointer(peers.window, offset, rank - (peers.rank - peers.lsa_rank)));
 }
 
 template <class T>
-GIMLET_DEVICE T* local_word(const PeerHandles& peers, std::uint64_t offset, std::uint64_t index = 0) {
+GIMLET_DEVICE T* local_word(const PeerHandles& peers, std::uint64_t offset,
+                            std::uint64_t index = 0) {
     return reinterpret_cast<T*>(local_pointer(peers, offset)) + index;
 }
 
@@ -59,16 +65,16 @@ GIMLET_DEVICE ncclTeam world_team(const PeerHandles& peers) {
     return team;
 }
 
-/// The context's queues. Each thread makes its own (it is a few words). All GIN work of this code base shares contexts
-/// at GPU scope: two sharing modes at once on a context are a race. `peers` must be the kernel's own argument: the
-/// result refers to its dev_comm.
+/// The context's queues. Each thread makes its own (it is a few words). All GIN work of this code
+/// base shares contexts at GPU scope: two sharing modes at once on a context are a race. `peers`
+/// must be the kernel's own argument: the result refers to its dev_comm.
 GIMLET_DEVICE ncclGin gin_context(const PeerHandles& peers, int context) {
     return ncclGin(peers.dev_comm, context, NCCL_GIN_RESOURCE_SHARING_GPU);
 }
 
 /// The waits of one step of this rank. `poison` may be null.
-GIMLET_DEVICE WaitScope wait_scope(const PeerHandles& peers, Tag tag, Primitive primitive, std::uint64_t epoch,
-                                   std::uint64_t* poison) {
+GIMLET_DEVICE WaitScope wait_scope(const PeerHandles& peers, Tag tag, Primitive primitive,
+                                   std::uint64_t epoch, std::uint64_t* poison) {
     return WaitScope{peers.deadline_ns, peers.error, poison, epoch, peers.rank, tag, primitive};
 }
 

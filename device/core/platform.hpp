@@ -10,16 +10,20 @@
 #define GIMLET_EMULATED 0
 /// A function of device code. Inlined: none of them is big enough to be worth a call.
 #define GIMLET_DEVICE __device__ __forceinline__
+/// The rare half of one: out of line, so that the other half stays short. A kernel's first pass through
+/// its code pays for every fetched line.
+#define GIMLET_DEVICE_COLD __device__ __noinline__ inline
 /// A kernel.
 #define GIMLET_GLOBAL __global__
-/// For a kernel's argument struct: `const GIMLET_GRID_CONSTANT Args args`. References to it, and to its members, stay
-/// valid in the whole kernel and cost no copy.
+/// For a kernel's argument struct: `const GIMLET_GRID_CONSTANT Args args`. References to it, and to
+/// its members, stay valid in the whole kernel and cost no copy.
 #define GIMLET_GRID_CONSTANT __grid_constant__
 /// Before a loop whose arrays must stay in registers: constant bounds, unrolled completely.
 #define GIMLET_UNROLL _Pragma("unroll")
 #else
 #define GIMLET_EMULATED 1
 #define GIMLET_DEVICE inline
+#define GIMLET_DEVICE_COLD inline
 #define GIMLET_GLOBAL
 #define GIMLET_GRID_CONSTANT
 #define GIMLET_UNROLL
@@ -28,8 +32,8 @@
 
 namespace gimlet::device {
 
-/// Start of the block's dynamic shared memory, 128-byte aligned. Its size is an argument of the launch. Device code
-/// has no other shared memory.
+/// Start of the block's dynamic shared memory, 128-byte aligned. Its size is an argument of the
+/// launch. Device code has no other shared memory.
 GIMLET_DEVICE std::byte* dynamic_shared_memory() {
 #if GIMLET_EMULATED
     return static_cast<std::byte*>(emu::dev::dynamic_shared());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bulk copies (TMA), mbarriers and named barriers of the GPU. Used through bulk.hpp and group.hpp only.
+// Bulk copies (TMA), mbarriers and named barriers of the GPU. Used through bulk.hpp and group.hpp
+// only.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,10 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
 }
 
 __device__ __forceinline__ void mbarrier_init(std::uint64_t* bar, std::uint32_t count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(shared_address(bar)), "r"(count) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+                 :
+                 : "r"(shared_address(bar)), "r"(count)
+                 : "memory");
 }
 
 __device__ __forceinline__ void mbarrier_init_fence() {
@@ -21,7 +25,10 @@ __device__ __forceinline__ void mbarrier_init_fence() {
 }
 
 __device__ __forceinline__ void mbarrier_arrive(std::uint64_t* bar) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(shared_address(bar)) : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
+                 :
+                 : "r"(shared_address(bar))
+                 : "memory");
 }
 
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(std::uint64_t* bar, std::uint32_t bytes) {
@@ -45,22 +52,26 @@ __device__ __forceinline__ bool mbarrier_try_wait(std::uint64_t* bar, std::uint3
     return complete != 0;
 }
 
-__device__ __forceinline__ void bulk_load(void* shared_dst, const void* global_src, std::uint32_t bytes,
-                                          std::uint64_t* bar) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 :
-                 : "r"(shared_address(shared_dst)), "l"(global_src), "r"(bytes), "r"(shared_address(bar))
-                 : "memory");
+__device__ __forceinline__ void bulk_load(void* shared_dst, const void* global_src,
+                                          std::uint32_t bytes, std::uint64_t* bar) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+        :
+        : "r"(shared_address(shared_dst)), "l"(global_src), "r"(bytes), "r"(shared_address(bar))
+        : "memory");
 }
 
-__device__ __forceinline__ void bulk_store(void* global_dst, const void* shared_src, std::uint32_t bytes) {
+__device__ __forceinline__ void bulk_store(void* global_dst, const void* shared_src,
+                                           std::uint32_t bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
                  :
                  : "l"(global_dst), "r"(shared_address(shared_src)), "r"(bytes)
                  : "memory");
 }
 
-__device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" : : : "memory"); }
+__device__ __forceinline__ void bulk_commit() {
+    asm volatile("cp.async.bulk.commit_group;" : : : "memory");
+}
 
 template <int pending>
 __device__ __forceinline__ void bulk_wait_read() {

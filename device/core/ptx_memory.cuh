@@ -2,8 +2,9 @@
 //
 // Memory instructions of the GPU. Used through memory.hpp and clock.hpp only.
 //
-// All statements are volatile and clobber memory: the compiler keeps them in program order with one another and with
-// every other access. Scopes wider than the block address global memory (device, peer or host-mapped).
+// All statements are volatile and clobber memory: the compiler keeps them in program order with one
+// another and with every other access. Scopes wider than the block address global memory (device,
+// peer or host-mapped).
 #pragma once
 
 #include <cstdint>
@@ -54,7 +55,8 @@ __device__ __forceinline__ std::uint32_t load(const std::uint32_t* address) {
     std::uint32_t value;
     asm volatile("ld.%2.%3%4.u32 %0, [%1];"
                  : "=r"(value)
-                 : "l"(address), "C"(OrderText<O>::value), "C"(ScopeText<S>::value), "C"(ScopeText<S>::space)
+                 : "l"(address), "C"(OrderText<O>::value), "C"(ScopeText<S>::value),
+                   "C"(ScopeText<S>::space)
                  : "memory");
     return value;
 }
@@ -64,7 +66,8 @@ __device__ __forceinline__ std::uint64_t load(const std::uint64_t* address) {
     std::uint64_t value;
     asm volatile("ld.%2.%3%4.u64 %0, [%1];"
                  : "=l"(value)
-                 : "l"(address), "C"(OrderText<O>::value), "C"(ScopeText<S>::value), "C"(ScopeText<S>::space)
+                 : "l"(address), "C"(OrderText<O>::value), "C"(ScopeText<S>::value),
+                   "C"(ScopeText<S>::space)
                  : "memory");
     return value;
 }
@@ -128,7 +131,8 @@ __device__ __forceinline__ void add(std::uint64_t* address, std::uint64_t value)
 }
 
 template <Scope S>
-__device__ __forceinline__ std::uint32_t fetch_inc_wrap(std::uint32_t* address, std::uint32_t limit) {
+__device__ __forceinline__ std::uint32_t fetch_inc_wrap(std::uint32_t* address,
+                                                        std::uint32_t limit) {
     std::uint32_t before;
     asm volatile("atom.acq_rel.%3%4.inc.u32 %0, [%1], %2;"
                  : "=r"(before)
@@ -138,7 +142,8 @@ __device__ __forceinline__ std::uint32_t fetch_inc_wrap(std::uint32_t* address, 
 }
 
 template <Scope S>
-__device__ __forceinline__ std::uint32_t compare_exchange(std::uint32_t* address, std::uint32_t expected,
+__device__ __forceinline__ std::uint32_t compare_exchange(std::uint32_t* address,
+                                                          std::uint32_t expected,
                                                           std::uint32_t desired) {
     std::uint32_t before;
     asm volatile("atom.acq_rel.%4%5.cas.b32 %0, [%1], %2, %3;"
@@ -150,7 +155,8 @@ __device__ __forceinline__ std::uint32_t compare_exchange(std::uint32_t* address
 }
 
 template <Scope S>
-__device__ __forceinline__ std::uint64_t compare_exchange(std::uint64_t* address, std::uint64_t expected,
+__device__ __forceinline__ std::uint64_t compare_exchange(std::uint64_t* address,
+                                                          std::uint64_t expected,
                                                           std::uint64_t desired) {
     std::uint64_t before;
     asm volatile("atom.acq_rel.%4%5.cas.b64 %0, [%1], %2, %3;"
@@ -166,7 +172,9 @@ __device__ __forceinline__ void fence() {
     asm volatile("fence.acq_rel.%0;" : : "C"(ScopeText<S>::value) : "memory");
 }
 
-__device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async;" : : : "memory"); }
+__device__ __forceinline__ void fence_proxy_async() {
+    asm volatile("fence.proxy.async;" : : : "memory");
+}
 
 __device__ __forceinline__ void fence_proxy_async_shared() {
     asm volatile("fence.proxy.async.shared::cta;" : : : "memory");

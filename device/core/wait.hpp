@@ -13,25 +13,31 @@
 
 namespace gimlet::device {
 
-/// `ok`: the condition holds. `timed_out`: this wait outlived its deadline and has reported it. `aborted`: another
-/// wait of the same step has failed. After the last two nothing may be published.
+/// `ok`: the condition holds. `timed_out`: this wait outlived its deadline and has reported it.
+/// `aborted`: another wait of the same step has failed. After the last two nothing may be
+/// published.
 enum class WaitStatus : int { ok = 0, timed_out = 1, aborted = 2 };
 
 /// What all waits of one step share.
 struct WaitScope {
     std::uint64_t deadline_ns;  ///< longest duration of one wait, 0 = no limit
     DeviceError* error;         ///< host-mapped record, or null
-    std::uint64_t* poison;      ///< device word of this rank; holds the epoch of a step that failed; or null
-    std::uint64_t epoch;        ///< number of the step, > 0
-    std::int32_t rank;          ///< own world rank
+    std::uint64_t*
+        poison;  ///< device word of this rank; holds the epoch of a step that failed; or null
+    std::uint64_t epoch;  ///< number of the step, > 0
+    std::int32_t rank;    ///< own world rank
     Tag tag;
     Primitive primitive;
+    /// How often the deadline must be found expired, 64 polls apart, before the wait gives up. A
+    /// GPU (or a CPU that plays one) may be taken away for longer than the deadline, while the peer
+    /// was in time.
+    std::uint32_t patience = 2;
 };
 
 /// What one wait waits for; only reported.
 struct WaitTarget {
-    std::int32_t peer;       ///< world rank, -1 = nobody in particular
-    std::int32_t context;    ///< GIN context or channel, -1 = none
+    std::int32_t peer;     ///< world rank, -1 = nobody in particular
+    std::int32_t context;  ///< GIN context or channel, -1 = none
     std::uint64_t expected;
 };
 
@@ -44,11 +50,17 @@ GIMLET_DEVICE WaitScope for_primitive(const WaitScope& scope, Primitive primitiv
 
 namespace detail {
 
-/// Polls without a pause, before the first sleep.
+/// Polls without a pause, before the first sleep; and polls between two looks at the clock and the
+/// poison word (a power of two). The emulator's clock leaps ahead when everybody sleeps, so there
+/// the looks must be close together.
+#if GIMLET_EMULATED
+inline constexpr std::uint32_t kTightPolls = 4;
+inline constexpr std::uint32_t kPollsPerCheck = 2;
+#else
 inline constexpr std::uint32_t kTightPolls = 32;
-inline constexpr std::uint32_t kBackoffNs = 64;
-/// Polls between two looks at the clock and the poison word. A power of two.
 inline constexpr std::uint32_t kPollsPerCheck = 64;
+#endif
+inline constexpr std::uint32_t kBackoffNs = 64;
 
 }  // namespace detail
 
@@ -61,17 +73,19 @@ GIMLET_DEVICE bool step_poisoned(const WaitScope& scope) {
     return scope.poison != nullptr && load_relaxed<Scope::gpu>(scope.poison) == scope.epoch;
 }
 
-/// Fills the rank's error record, unless it is taken: the first fault is the one that explains the others.
+/// Fills the rank's error record, unless it is taken: the first fault is the one that explains the
+/// others.
 ///
-/// Called by one thread, in any state of convergence. The record's `state` becomes kDeviceErrorComplete by a release
-/// at system scope: a host that reads it with acquire reads a whole record. No remote messages, never waits. Does not
-/// poison the step.
-GIMLET_DEVICE void report_fault(const WaitScope& scope, const WaitTarget& target, DeviceFault fault,
-                                std::uint64_t seen, std::uint64_t elapsed_ns, std::int32_t token = -1) {
+/// Called by one thread, in any state of convergence. The record's `state` becomes
+/// kDeviceErrorComplete by a release at system scope: a host that reads it with acquire reads a
+/// whole record. No remote messages, never waits. Does not poison the step.
+GIMLET_DEVICE_COLD void report_fault(const WaitScope& scope, const WaitTarget& target, DeviceFault fault,
+                                std::uint64_t seen, std::uint64_t elapsed_ns,
+                                std::int32_t token = -1) {
     DeviceError* const error = scope.error;
     if (error == nullptr) return;
-    if (compare_exchange_acq_rel<Scope::system>(&error->state, kDeviceErrorFree, kDeviceErrorClaimed) !=
-        kDeviceErrorFree) {
+    if (compare_exchange_acq_rel<Scope::system>(&error->state, kDeviceErrorFree,
+                                                kDeviceErrorClaimed) != kDeviceErrorFree) {
         return;
     }
     error->primitive = scope.primitive;
@@ -88,42 +102,62 @@ GIMLET_DEVICE void report_fault(const WaitScope& scope, const WaitTarget& target
     store_release<Scope::system>(&error->state, kDeviceErrorComplete);
 }
 
+namespace detail {
+
+struct WaitClock {
+    std::uint64_t start_ns = 0;
+    std::uint32_t expired = 0;  ///< looks that found the deadline expired
+};
+
+/// One look at the poison word and the clock; `ok` = go on polling.
+GIMLET_DEVICE_COLD WaitStatus check_deadline(const WaitScope& scope, const WaitTarget& target,
+                                             std::uint64_t seen, WaitClock* clock) {
+    if (step_poisoned(scope)) return WaitStatus::aborted;
+    const std::uint64_t elapsed_ns = now_ns() - clock->start_ns;
+    if (scope.deadline_ns == 0 || elapsed_ns < scope.deadline_ns) return WaitStatus::ok;
+    if (++clock->expired < scope.patience) return WaitStatus::ok;
+    report_fault(scope, target, DeviceFault::timed_out, seen, elapsed_ns);
+    poison_step(scope);
+    return WaitStatus::timed_out;
+}
+
+}  // namespace detail
+
 /// Polls `bool probe(std::uint64_t& seen)` until it returns true.
 ///
 /// Who: any thread by itself; lanes of a warp may wait for different things side by side.
-/// Before: nothing. After `ok`: exactly what the probe's own load gives; an acquire in the probe makes it an acquire.
-/// Cost: a probe that holds at once costs no more than the probe. Later polls pause for 64 ns, so `seen` is stale by
-/// about that much.
-/// Deadline: every 64 polls looks at the clock, and at the poison word, where a failure of another wait of this step
-/// ends this one (`aborted`). On expiry the condition gets a last chance; then the error record is filled, the step is
-/// poisoned, and the result is `timed_out`. The verdict of a group is made by warp_ok or block_ok.
+/// Before: nothing. After `ok`: exactly what the probe's own load gives; an acquire in the probe
+/// makes it an acquire.
+/// Cost: a probe that holds at once costs no more than the probe. Later polls pause for 64 ns, so
+/// `seen` is stale by about that much.
+/// Deadline: every 64 polls looks at the clock, and at the poison word, where a failure of another
+/// wait of this step ends this one (`aborted`). After `patience` looks beyond the deadline the
+/// error record is filled, the step is poisoned, and the result is `timed_out`. The verdict of a
+/// group is made by warp_ok or block_ok.
 template <class Probe>
-GIMLET_DEVICE WaitStatus wait_until(const WaitScope& scope, const WaitTarget& target, Probe&& probe) {
-    std::uint64_t seen = 0;
-    if (probe(seen)) return WaitStatus::ok;
-    const std::uint64_t start_ns = now_ns();
-    for (std::uint32_t polls = 1;; ++polls) {
+GIMLET_DEVICE WaitStatus wait_until(const WaitScope& scope, const WaitTarget& target,
+                                    Probe&& probe) {
+    detail::WaitClock clock;
+    for (std::uint32_t polls = 0;; ++polls) {
+        std::uint64_t seen = 0;
         if (probe(seen)) return WaitStatus::ok;
+        if (polls == 0) clock.start_ns = now_ns();
         if (polls < detail::kTightPolls) continue;
         sleep_ns(detail::kBackoffNs);
         if (polls % detail::kPollsPerCheck != 0) continue;
-
-        if (step_poisoned(scope)) return WaitStatus::aborted;
-        const std::uint64_t elapsed_ns = now_ns() - start_ns;
-        if (scope.deadline_ns == 0 || elapsed_ns < scope.deadline_ns) continue;
-        // The GPU may have been taken away from us for longer than the deadline, while the peer was in time.
-        if (probe(seen)) return WaitStatus::ok;
-        report_fault(scope, target, DeviceFault::timed_out, seen, elapsed_ns);
-        poison_step(scope);
-        return WaitStatus::timed_out;
+        const WaitStatus status = detail::check_deadline(scope, target, seen, &clock);
+        if (status != WaitStatus::ok) return status;
     }
 }
 
 /// One verdict for the block: true iff every thread's wait was ok.
 ///
-/// Who: all threads of the block, converged. After true: what any of the threads acquired is visible to all of them
-/// (block barrier). After false: nobody in the block publishes anything of this step any more.
-GIMLET_DEVICE bool block_ok(WaitStatus status) { return block_all(status == WaitStatus::ok); }
+/// Who: all threads of the block, converged.
+/// After true: what any of the threads acquired is visible to all of them (block barrier).
+/// After false: nobody in the block publishes anything of this step any more.
+GIMLET_DEVICE bool block_ok(WaitStatus status) {
+    return block_all(status == WaitStatus::ok);
+}
 
 /// The same for the 32 lanes of a warp.
 GIMLET_DEVICE bool warp_ok(WaitStatus status) {

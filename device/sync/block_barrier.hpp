@@ -12,18 +12,23 @@ namespace gimlet::device {
 
 /// Barrier of the ranks of this LSA team (S of them) that knows who is missing.
 ///
-/// Each rank has one word for each world rank. For every other member p, a rank adds 1 to its own word of p and
-/// subtracts 1 from p's word of itself; word = own arrivals minus p's arrivals. It waits until no word is positive. A
-/// fast peer makes it -1, never less. No counter, no reset. S may be larger than the block.
+/// Each rank has one word for each world rank. For every other member p, a rank adds 1 to its own
+/// word of p and subtracts 1 from p's word of itself; word = own arrivals minus p's arrivals. It
+/// waits until no word is positive. A fast peer makes it -1, never less. No counter, no reset. S
+/// may be larger than the block.
 ///
-/// Who: all threads of one block of each member, converged; the same number of times on all members. One block at a
-/// time in a rank.
-/// Before: the words at layout.block_barrier (int32 for each rank) started at zero. Otherwise as nvlink_barrier.
-/// After true: as nvlink_barrier (release subtractions, one acquire poll for each peer, system scope, block sync).
-/// Cost: S - 1 remote adds with release, S - 1 local adds at system scope, S - 1 polls by as many threads. It costs
-/// more than nvlink_barrier by the polls; use it where the name of the missing rank is worth that.
-/// Deadline: wait_until's for each peer; peer names the missing rank, expected is 0, seen is the word. After false
-/// nobody publishes; a peer that was only late makes the words right again by itself.
+/// Who: all threads of one block of each member, converged; the same number of times on all
+/// members. One block at a time in a rank.
+/// Before: the words at layout.block_barrier (int32 for each rank) started at zero. Otherwise as
+/// nvlink_barrier.
+/// After true: as nvlink_barrier (release subtractions, one acquire poll for each peer, system
+/// scope, block sync).
+/// Cost: S - 1 remote adds with release, S - 1 local adds at system scope, S - 1 polls by as many
+/// threads. It costs more than nvlink_barrier by the polls; use it where the name of the missing
+/// rank is worth that.
+/// Deadline: wait_until's for each peer; peer names the missing rank, expected is 0, seen is the
+/// word. After false nobody publishes; a peer that was only late makes the words right again by
+/// itself.
 /// Result: the same in all threads of the block.
 GIMLET_DEVICE bool block_barrier(const PeerHandles& peers, const WaitScope& outer_scope) {
     block_sync();
@@ -32,7 +37,8 @@ GIMLET_DEVICE bool block_barrier(const PeerHandles& peers, const WaitScope& oute
 
     const std::uint64_t base = peers.layout.block_barrier;
     const WaitScope scope = for_primitive(outer_scope, Primitive::block_barrier);
-    // All arrivals go out before any wait, or a block smaller than the team would wait for a rank that waits for it.
+    // All arrivals go out before any wait, or a block smaller than the team would wait for a rank
+    // that waits for it.
     for (std::int32_t i = thread_index(); i < team_size; i += block_threads()) {
         const std::int32_t peer = lsa_member(peers, i);
         if (peer == peers.rank) continue;

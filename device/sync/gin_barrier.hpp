@@ -18,12 +18,14 @@ struct GinContexts {
     std::int32_t count;
 
     /// All that the kernel may use.
-    GIMLET_DEVICE static GinContexts all(const PeerHandles& peers) { return {0, peers.gin_context_count}; }
+    GIMLET_DEVICE static GinContexts all(const PeerHandles& peers) {
+        return {0, peers.gin_context_count};
+    }
     GIMLET_DEVICE static GinContexts only(std::int32_t context) { return {context, 1}; }
 };
 
-/// Ranks that meet, each with all the others. `world_minus_lsa`: with those outside of this rank's LSA team.
-/// `rail`: with those of the same LSA index.
+/// Ranks that meet, each with all the others. `world_minus_lsa`: with those outside of this rank's
+/// LSA team. `rail`: with those of the same LSA index.
 enum class GinTeam { world, world_minus_lsa, rail };
 
 /// How many ranks this one meets, itself not counted.
@@ -35,8 +37,10 @@ GIMLET_DEVICE std::int32_t gin_team_peer_count(const PeerHandles& peers, GinTeam
     }
 }
 
-/// World rank of the `index`-th of them. Ranks start at different peers, so that not everybody rings at rank 0 first.
-GIMLET_DEVICE std::int32_t gin_team_peer(const PeerHandles& peers, GinTeam team, std::int32_t index) {
+/// World rank of the `index`-th of them. Ranks start at different peers, so that not everybody
+/// rings at rank 0 first.
+GIMLET_DEVICE std::int32_t gin_team_peer(const PeerHandles& peers, GinTeam team,
+                                         std::int32_t index) {
     std::int32_t distance = index + 1;
     if (team == GinTeam::world_minus_lsa) distance = peers.lsa_size - peers.lsa_rank + index;
     if (team == GinTeam::rail) distance *= peers.lsa_size;
@@ -44,9 +48,11 @@ GIMLET_DEVICE std::int32_t gin_team_peer(const PeerHandles& peers, GinTeam team,
     return peer < peers.rank_count ? peer : peer - peers.rank_count;
 }
 
-/// First half of gin_barrier: rings at every peer on every named context. Never waits for a peer. All threads of the
-/// block, after a block sync that makes the block's (and, through a grid barrier, the grid's) earlier puts come first.
-GIMLET_DEVICE void gin_barrier_signal(const PeerHandles& peers, GinTeam team, GinContexts contexts) {
+/// First half of gin_barrier: rings at every peer on every named context. Never waits for a peer.
+/// All threads of the block, after a block sync that makes the block's (and, through a grid
+/// barrier, the grid's) earlier puts come first.
+GIMLET_DEVICE void gin_barrier_signal(const PeerHandles& peers, GinTeam team,
+                                      GinContexts contexts) {
     const std::int32_t peer_count = gin_team_peer_count(peers, team);
     const std::uint32_t signal = SignalMap{peers.rank_count}.barrier(peers.rank);
     for (std::int32_t i = thread_index(); i < peer_count * contexts.count; i += block_threads()) {
@@ -57,8 +63,8 @@ GIMLET_DEVICE void gin_barrier_signal(const PeerHandles& peers, GinTeam team, Gi
 }
 
 /// Second half: the calling thread's share of the waits. The verdict of the block is block_ok's.
-GIMLET_DEVICE WaitStatus gin_barrier_wait(const PeerHandles& peers, GinTeam team, GinContexts contexts,
-                                          const WaitScope& outer_scope) {
+GIMLET_DEVICE WaitStatus gin_barrier_wait(const PeerHandles& peers, GinTeam team,
+                                          GinContexts contexts, const WaitScope& outer_scope) {
     const std::int32_t peer_count = gin_team_peer_count(peers, team);
     const WaitScope scope = for_primitive(outer_scope, Primitive::gin_barrier);
     const SignalShadow shadow(peers);
@@ -75,22 +81,26 @@ GIMLET_DEVICE WaitStatus gin_barrier_wait(const PeerHandles& peers, GinTeam team
 
 /// Barrier of ranks over GIN, and the proof that their puts have landed.
 ///
-/// Each rank adds 1 to signal barrier(own rank) of every peer, by a strong signal on each named context, and waits
-/// for the same from every peer. All signals go out before any wait, so a block of any size works.
+/// Each rank adds 1 to signal barrier(own rank) of every peer, by a strong signal on each named
+/// context, and waits for the same from every peer. All signals go out before any wait, so a block
+/// of any size works.
 ///
-/// Who: all threads of one block of each rank of the team, converged; every two ranks that meet in it do so in the
-/// same order of barriers with the same contexts. One block at a time in a rank.
-/// Before: the caller's puts are issued by this block, or by blocks that have been through a grid barrier with it
-/// since. Batches are closed (aggregated_put). The barrier's signals are used by nobody else.
-/// After true: every put that a peer issued to this rank, before its barrier, on a named context, is visible to all
-/// threads of this block. Puts on other contexts, puts between other ranks, and stores are not covered. That the own
-/// puts have landed is not known; that their sources may be reused is not known either (flush tells that).
-/// Order: the strong signal on the sender's side, an acquire poll at system scope and a block sync on this side.
-/// Cost: peers x contexts remote signals, as many polls, by as many threads as there are.
-/// No peers (one rank; one LSA team with world_minus_lsa; one member a rail) or no contexts: a block sync.
-/// Deadline: wait_until's for each (context, peer), which the record names; expected and seen are signal sums.
-/// Issuing may also wait inside NCCL for room in a queue, which has no deadline. After false nobody publishes; the
-/// signals that came late are not taken for the next barrier's.
+/// Who: all threads of one block of each rank of the team, converged; every two ranks that meet in
+/// it do so in the same order of barriers with the same contexts. One block at a time in a rank.
+/// Before: the caller's puts are issued by this block, or by blocks that have been through a grid
+/// barrier with it since. Batches are closed (aggregated_put). The barrier's signals are used by
+/// nobody else.
+/// After true: every put that a peer issued to this rank, before its barrier, on a named context,
+/// is visible to all threads of this block. Puts on other contexts, puts between other ranks, and
+/// stores are not covered. That the own puts have landed is not known; that their sources may be
+/// reused is not known either (flush tells that).
+/// Order: the strong signal on the sender's side, an acquire poll at system scope and a block sync
+/// on this side.
+/// Cost: peers x contexts remote signals, as many polls, by as many threads as there are. No peers
+/// (one rank; one LSA team with world_minus_lsa; one member a rail) or no contexts: a block sync.
+/// Deadline: wait_until's for each (context, peer), which the record names; expected and seen are
+/// signal sums. Issuing may also wait inside NCCL for room in a queue, which has no deadline. After
+/// false nobody publishes; the signals that came late are not taken for the next barrier's.
 /// Result: the same in all threads of the block.
 GIMLET_DEVICE bool gin_barrier(const PeerHandles& peers, GinTeam team, GinContexts contexts,
                                const WaitScope& scope) {

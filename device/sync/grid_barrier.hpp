@@ -11,21 +11,24 @@ namespace gimlet::device {
 
 /// Barrier of all blocks of this kernel.
 ///
-/// The word counts arrivals in its low bits. Block 0 adds 2^31 - (n - 1), the others add 1, so that the n-th arrival
-/// of a round, whoever it is, flips the top bit and leaves the low bits at zero: no reset, no round number.
+/// The word counts arrivals in its low bits. Block 0 adds 2^31 - (n - 1), the others add 1, so that
+/// the n-th arrival of a round, whoever it is, flips the top bit and leaves the low bits at zero:
+/// no reset, no round number.
 ///
-/// Who: all threads of all blocks, each block converged. All blocks must be resident at once (cooperative launch, or a
-/// grid no larger than what fits); their number must be the same in every kernel that uses the word, or the word
-/// must be at rest (no barrier half done) when it changes.
+/// Who: all threads of all blocks, each block converged. All blocks must be resident at once
+/// (cooperative launch, or a grid no larger than what fits); their number must be the same in every
+/// kernel that uses the word, or the word must be at rest (no barrier half done) when it changes.
 /// Before: `word` (this rank's, 4 bytes) started at zero and nobody else writes it.
-/// After true: what any thread of the grid did before the barrier is visible to every thread of the grid (release and
-/// acquire at GPU scope; what it had acquired from other ranks is included). Bulk stores are included only if their
-/// thread has waited for them.
-/// Cost: no remote messages; one release add and one polling thread for each block. One block: a block sync.
-/// Deadline: twice the scope's, because the block that is missing may itself be in a wait that is about to expire,
-/// and its report is the one that explains. A step that is poisoned gives false in every block that looks. After
-/// false the block publishes nothing; after a time-out the word is half done and must be zeroed by the host, with no
-/// kernel running, before it is used again.
+/// After true: what any thread of the grid did before the barrier is visible to every thread of the
+/// grid (release and acquire at GPU scope; what it had acquired from other ranks is included). Bulk
+/// stores are included only if their thread has waited for them.
+/// Cost: no remote messages; one release add and one polling thread for each block. One block: a
+/// block sync.
+/// Deadline: twice the scope's, and with more patience, because the block that is missing may
+/// itself be in a wait that is about to expire, and its report is the one that explains. A step
+/// that is poisoned gives false in every block that looks. After false the block publishes nothing;
+/// after a time-out the word is half done and must be zeroed by the host, with no kernel running,
+/// before it is used again.
 /// Result: the same in all threads of a block; blocks may differ.
 GIMLET_DEVICE bool grid_barrier(std::uint32_t* word, const WaitScope& outer_scope) {
     constexpr std::uint32_t kFlip = 0x80000000u;
@@ -35,6 +38,7 @@ GIMLET_DEVICE bool grid_barrier(std::uint32_t* word, const WaitScope& outer_scop
     }
     WaitScope scope = for_primitive(outer_scope, Primitive::grid_barrier);
     scope.deadline_ns *= 2;
+    scope.patience *= 2;
     const std::uint32_t others = static_cast<std::uint32_t>(block_count()) - 1u;
 
     block_sync();

@@ -10,12 +10,14 @@
 
 namespace gimlet::device {
 
-/// What this rank expects of its GIN signals. NCCL's signals only grow (they are 64-bit sums and are never reset), so
-/// a wait compares with the sum that all earlier steps amount to. These sums are kept in our own workspace, one word
-/// for each (context, signal), because NCCL's shadows are also written by NCCL's own waits and barriers.
+/// What this rank expects of its GIN signals. NCCL's signals only grow (they are 64-bit sums and
+/// are never reset), so a wait compares with the sum that all earlier steps amount to. These sums
+/// are kept in our own workspace, one word for each (context, signal), because NCCL's shadows are
+/// also written by NCCL's own waits and barriers.
 ///
-/// Who: one thread at a time owns a (context, signal): reads its word, waits, advances. Owners change over a block
-/// sync, a grid barrier or a kernel boundary. Words of different signals are independent.
+/// Who: one thread at a time owns a (context, signal): reads its word, waits, advances. Owners
+/// change over a block sync, a grid barrier or a kernel boundary. Words of different signals are
+/// independent.
 /// Compare: rolling on 64 bits, so the sums may wrap.
 /// Cost: no remote messages, no fences; a wait polls the signal word with acquire at system scope.
 class SignalShadow {
@@ -24,21 +26,24 @@ class SignalShadow {
     GIMLET_DEVICE explicit SignalShadow(const PeerHandles& peers) : peers_(peers) {}
 
     /// The sum that earlier steps amount to.
-    GIMLET_DEVICE std::uint64_t expected(int context, std::uint32_t signal) const { return *word(context, signal); }
+    GIMLET_DEVICE std::uint64_t expected(int context, std::uint32_t signal) const {
+        return *word(context, signal);
+    }
 
-    /// Adds `count` signals to what earlier steps amount to. Also after a failed wait: they are still on their way,
-    /// and the next step must not take them for its own.
+    /// Adds `count` signals to what earlier steps amount to. Also after a failed wait: they are
+    /// still on their way, and the next step must not take them for its own.
     GIMLET_DEVICE void advance(int context, std::uint32_t signal, std::uint64_t count) const {
         *word(context, signal) += count;
     }
 
     /// Waits until the signal has reached expected + delta; the word stays as it is.
     ///
-    /// After ok: what the signal covers at the sender (strong: everything before it on this context to this rank;
-    /// weak: its own put) is visible to this thread, and to others through its next release or block sync.
+    /// After ok: what the signal covers at the sender (strong: everything before it on this context
+    /// to this rank; weak: its own put) is visible to this thread, and to others through its next
+    /// release or block sync.
     /// Deadline: wait_until's; `peer` is the world rank that is named as missing.
-    GIMLET_DEVICE WaitStatus wait_meet(const WaitScope& scope, std::int32_t peer, int context, std::uint32_t signal,
-                                       std::uint64_t delta) const {
+    GIMLET_DEVICE WaitStatus wait_meet(const WaitScope& scope, std::int32_t peer, int context,
+                                       std::uint32_t signal, std::uint64_t delta) const {
         const ncclGin gin = gin_context(peers_, context);
         const std::uint64_t target = expected(context, signal) + delta;
         return wait_until(scope, WaitTarget{peer, context, target}, [&](std::uint64_t& seen) {
@@ -47,10 +52,11 @@ class SignalShadow {
         });
     }
 
-    /// Waits until the signal is at least `least` beyond what is expected, takes all that came into the word, and
-    /// tells in `taken` how many that are (0 unless ok). Otherwise as wait_meet.
+    /// Waits until the signal is at least `least` beyond what is expected, takes all that came into
+    /// the word, and tells in `taken` how many that are (0 unless ok). Otherwise as wait_meet.
     GIMLET_DEVICE WaitStatus wait_follow(const WaitScope& scope, std::int32_t peer, int context,
-                                         std::uint32_t signal, std::uint64_t least, std::uint64_t& taken) const {
+                                         std::uint32_t signal, std::uint64_t least,
+                                         std::uint64_t& taken) const {
         const ncclGin gin = gin_context(peers_, context);
         std::uint64_t* const own = word(context, signal);
         const std::uint64_t before = *own;

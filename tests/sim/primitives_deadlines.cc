@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A peer that does not come: everybody returns, the record says who was missing, nobody publishes, and a peer that was
-// only late does no harm.
+// A peer that does not come: everybody returns, the record says who was missing, nobody publishes,
+// and a peer that was only late does no harm.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -26,7 +26,8 @@ emu::SimOptions options_of(int ranks, int team_size, emu::GinMode gin, std::uint
     return options;
 }
 
-void require_timeout(const DeviceError& error, Primitive primitive, int rank, int peer, int context) {
+void require_timeout(const DeviceError& error, Primitive primitive, int rank, int peer,
+                     int context) {
     INFO(text_of(error));
     REQUIRE(error.state == kDeviceErrorComplete);
     REQUIRE(error.fault == DeviceFault::timed_out);
@@ -51,8 +52,10 @@ MeetingCase absent_rank_case(Meeting meeting, int blocks) {
     return which;
 }
 
-/// All threads of all ranks but the absent one were told, and the meeting after that is whole again.
-void require_told_and_recovered(const MeetingOutcome& outcome, const MeetingCase& which, int ranks) {
+/// All threads of all ranks but the absent one were told, and the meeting after that is whole
+/// again.
+void require_told_and_recovered(const MeetingOutcome& outcome, const MeetingCase& which,
+                                int ranks) {
     REQUIRE(outcome.message.empty());
     for (int rank = 0; rank < ranks; ++rank) {
         INFO("rank " << rank);
@@ -64,7 +67,8 @@ void require_told_and_recovered(const MeetingOutcome& outcome, const MeetingCase
     REQUIRE(outcome.mismatches == 0);
 }
 
-TEST_CASE("nvlink_barrier: a late rank times the others out and harms nobody", "[sim][primitives][deadline]") {
+TEST_CASE("nvlink_barrier: a late rank times the others out and harms nobody",
+          "[sim][primitives][deadline]") {
     for (std::uint64_t seed = 1; seed <= 10; ++seed) {
         const MeetingCase which = absent_rank_case(Meeting::nvlink, 1);
         const emu::SimOptions options = options_of(4, 4, emu::GinMode::off, seed);
@@ -96,7 +100,8 @@ TEST_CASE("block_barrier names the rank that is missing", "[sim][primitives][dea
     }
 }
 
-TEST_CASE("gin_barrier names the rank that is missing, and the context", "[sim][primitives][deadline]") {
+TEST_CASE("gin_barrier names the rank that is missing, and the context",
+          "[sim][primitives][deadline]") {
     for (std::uint64_t seed = 1; seed <= 10; ++seed) {
         MeetingCase which = absent_rank_case(Meeting::gin, 1);
         which.first_context = 1;
@@ -128,7 +133,8 @@ TEST_CASE("gpu_barrier: every block learns that a rank is missing", "[sim][primi
     }
 }
 
-TEST_CASE("gpu_barrier: a rank with a missing block tells nobody that it is ready", "[sim][primitives][deadline]") {
+TEST_CASE("gpu_barrier: a rank with a missing block tells nobody that it is ready",
+          "[sim][primitives][deadline]") {
     for (std::uint64_t seed = 1; seed <= 8; ++seed) {
         MeetingCase which;
         which.meeting = Meeting::gpu;
@@ -144,7 +150,8 @@ TEST_CASE("gpu_barrier: a rank with a missing block tells nobody that it is read
         REQUIRE(outcome.mismatches == 0);
         for (int rank = 0; rank < 4; ++rank) {
             INFO("rank " << rank);
-            REQUIRE(outcome.failures_of_rank[static_cast<std::size_t>(rank)] == (rank == 1 ? 64u : 96u));
+            REQUIRE(outcome.failures_of_rank[static_cast<std::size_t>(rank)] ==
+                    (rank == 1 ? 64u : 96u));
         }
         // The rank itself waits twice as long for its own blocks as the others wait for it.
         require_timeout(outcome.errors[0], Primitive::nvlink_barrier, 0, -1, -1);
@@ -175,7 +182,8 @@ struct WaitOutcome {
     std::uint64_t poison = 0;
 };
 
-WaitOutcome run_wait(WaitCase which_case, std::uint64_t deadline_ns, std::uint64_t seed, bool error_taken) {
+WaitOutcome run_wait(WaitCase which_case, std::uint64_t deadline_ns, std::uint64_t seed,
+                     bool error_taken) {
     constexpr int threads = 64;
     WaitOutcome outcome;
     const emu::SimOptions options = options_of(1, 1, emu::GinMode::off, seed);
@@ -250,7 +258,8 @@ TEST_CASE("wait_until: verdicts, records and poison", "[sim][primitives][deadlin
             REQUIRE(outcome.poison == 6);
         }
         SECTION("one lane's failure is the block's verdict, seed " + std::to_string(seed)) {
-            const WaitOutcome outcome = run_wait(WaitCase::one_lane_never, kDeadlineNs, seed, false);
+            const WaitOutcome outcome =
+                run_wait(WaitCase::one_lane_never, kDeadlineNs, seed, false);
             for (std::size_t i = 0; i < outcome.statuses.size(); ++i) {
                 REQUIRE(outcome.statuses[i] == (i == 17 ? kTimedOut : kOk));
                 REQUIRE(outcome.verdicts[i] == 0);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Proof that the checks bite: each deliberately wrong variant must be caught within a stated number of seeds.
+// Proof that the checks bite: each deliberately wrong variant must be caught within a stated number
+// of seeds.
 #include <cstdint>
 #include <string>
 
@@ -66,16 +67,20 @@ TEST_CASE("wrong barriers over GIN are caught", "[sim][primitives][flaws]") {
     const emu::GinMode gdaki = emu::GinMode::gdaki;
     require_caught({"gin: no wait", flawed(Meeting::gin, Flaw::no_wait), 4, 1, gdaki});
     require_caught({"gin: weak signal", flawed(Meeting::gin, Flaw::weak_signal), 4, 1, gdaki});
+    require_caught({"gin: signal on one context, puts on two",
+                    flawed(Meeting::gin, Flaw::first_context_only, 1, 64, 2), 4, 1, gdaki});
     require_caught(
-        {"gin: signal on one context, puts on two", flawed(Meeting::gin, Flaw::first_context_only, 1, 64, 2), 4, 1, gdaki});
-    require_caught({"gin: shadows stay behind", flawed(Meeting::gin, Flaw::no_shadow_advance), 4, 1, gdaki});
+        {"gin: shadows stay behind", flawed(Meeting::gin, Flaw::no_shadow_advance), 4, 1, gdaki});
 }
 
 TEST_CASE("gpu_barrier without one of its parts is caught", "[sim][primitives][flaws]") {
     const emu::GinMode gdaki = emu::GinMode::gdaki;
-    require_caught({"gpu: bulk stores not flushed", flawed(Meeting::gpu, Flaw::no_bulk_flush, 2), 4, 4});
-    require_caught({"gpu: no grid sync at the start", flawed(Meeting::gpu, Flaw::no_start_sync, 3), 4, 2, gdaki});
-    require_caught({"gpu: no grid sync at the end", flawed(Meeting::gpu, Flaw::no_end_sync, 3), 4, 2, gdaki});
+    require_caught(
+        {"gpu: bulk stores not flushed", flawed(Meeting::gpu, Flaw::no_bulk_flush, 2), 4, 4});
+    require_caught({"gpu: no grid sync at the start", flawed(Meeting::gpu, Flaw::no_start_sync, 3),
+                    4, 2, gdaki});
+    require_caught(
+        {"gpu: no grid sync at the end", flawed(Meeting::gpu, Flaw::no_end_sync, 3), 4, 2, gdaki});
 }
 
 TEST_CASE("a grid barrier that does not wait is caught", "[sim][primitives][flaws]") {

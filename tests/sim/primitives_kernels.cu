@@ -26,17 +26,21 @@ constexpr std::uint32_t kRowWords = 16;
 constexpr std::uint32_t kRowBytes = kRowWords * 4;
 
 /// Word `word` of the row that `writer` of rank `from` sends to rank `to` in a round. Never zero.
-GIMLET_DEVICE std::uint32_t row_word(std::uint64_t round, std::int32_t from, std::int32_t to, std::int32_t writer,
-                                     std::uint32_t word) {
-    std::uint64_t x = round * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(from) * 0xbf58476d1ce4e5b9ull;
+GIMLET_DEVICE std::uint32_t row_word(std::uint64_t round, std::int32_t from, std::int32_t to,
+                                     std::int32_t writer, std::uint32_t word) {
+    std::uint64_t x =
+        round * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(from) * 0xbf58476d1ce4e5b9ull;
     x ^= static_cast<std::uint64_t>(to) << 40 ^ static_cast<std::uint64_t>(writer) << 20 ^ word;
     x = (x ^ x >> 31) * 0x94d049bb133111ebull;
     return static_cast<std::uint32_t>(x >> 32) | 1u;
 }
 
-GIMLET_DEVICE void count(std::uint64_t* counter) { add_relaxed<Scope::gpu>(counter, 1u); }
+GIMLET_DEVICE void count(std::uint64_t* counter) {
+    add_relaxed<Scope::gpu>(counter, 1u);
+}
 
-// --- meetings ------------------------------------------------------------------------------------------------------
+// --- meetings
+// ------------------------------------------------------------------------------------------------------
 
 enum class Path { none, store, put };
 
@@ -61,8 +65,9 @@ GIMLET_DEVICE Path path_to(const MeetingArgs& args, std::int32_t peer) {
     return Path::none;
 }
 
-GIMLET_DEVICE std::uint64_t row_offset(const MeetingArgs& args, std::uint64_t region, std::uint64_t round,
-                                       std::int32_t rank, std::int32_t writer) {
+GIMLET_DEVICE std::uint64_t row_offset(const MeetingArgs& args, std::uint64_t region,
+                                       std::uint64_t round, std::int32_t rank,
+                                       std::int32_t writer) {
     const auto ranks = static_cast<std::uint64_t>(args.peers.rank_count);
     const auto row = ((round & 1u) * ranks + static_cast<std::uint64_t>(rank)) *
                          static_cast<std::uint64_t>(args.writers) +
@@ -74,7 +79,8 @@ GIMLET_DEVICE std::int32_t writer_context(const MeetingArgs& args, std::int32_t 
     return args.first_context + writer % args.context_count;
 }
 
-GIMLET_DEVICE void fill_row(void* row, std::uint64_t round, std::int32_t from, std::int32_t to, std::int32_t writer) {
+GIMLET_DEVICE void fill_row(void* row, std::uint64_t round, std::int32_t from, std::int32_t to,
+                            std::int32_t writer) {
     if (lane_index() < static_cast<int>(kRowWords)) {
         static_cast<std::uint32_t*>(row)[lane_index()] =
             row_word(round, from, to, writer, static_cast<std::uint32_t>(lane_index()));
@@ -82,14 +88,16 @@ GIMLET_DEVICE void fill_row(void* row, std::uint64_t round, std::int32_t from, s
 }
 
 /// The calling warp's row to `to`.
-GIMLET_DEVICE void send_row(const MeetingArgs& args, std::uint64_t round, std::int32_t writer, std::int32_t to) {
+GIMLET_DEVICE void send_row(const MeetingArgs& args, std::uint64_t round, std::int32_t writer,
+                            std::int32_t to) {
     const PeerHandles& peers = args.peers;
     const Path path = path_to(args, to);
     const std::uint64_t target = row_offset(args, args.rows_offset, round, peers.rank, writer);
     if (path == Path::store && args.store == StoreKind::plain) {
         fill_row(peer_pointer(peers, to, target), round, peers.rank, to, writer);
     } else if (path == Path::store) {
-        std::byte* const slot = dynamic_shared_memory() + static_cast<std::uint32_t>(warp_index()) * kRowBytes;
+        std::byte* const slot =
+            dynamic_shared_memory() + static_cast<std::uint32_t>(warp_index()) * kRowBytes;
         if (elect()) bulk_wait_read<0>();
         warp_sync();
         fill_row(slot, round, peers.rank, to, writer);
@@ -119,7 +127,8 @@ GIMLET_DEVICE void check_rows(const MeetingArgs& args, std::uint64_t round) {
                 peers, row_offset(args, args.rows_offset, round, from, writer));
             for (std::uint32_t word = static_cast<std::uint32_t>(thread_index()); word < kRowWords;
                  word += static_cast<std::uint32_t>(block_threads())) {
-                if (row[word] != row_word(round, from, peers.rank, writer, word)) count(args.mismatches);
+                if (row[word] != row_word(round, from, peers.rank, writer, word))
+                    count(args.mismatches);
             }
         }
     }
@@ -134,7 +143,8 @@ GIMLET_DEVICE void arrive_at(std::int32_t* word, std::int32_t value, Flaw flaw) 
 }
 
 GIMLET_DEVICE std::int32_t look_at(const std::int32_t* word, Flaw flaw) {
-    return flaw == Flaw::relaxed_wait ? load_relaxed<Scope::system>(word) : load_acquire<Scope::system>(word);
+    return flaw == Flaw::relaxed_wait ? load_relaxed<Scope::system>(word)
+                                      : load_acquire<Scope::system>(word);
 }
 
 /// nvlink_barrier with a fault.
@@ -145,7 +155,8 @@ GIMLET_DEVICE bool flawed_nvlink(const PeerHandles& peers, const WaitScope& scop
     const std::uint64_t phase = flaw == Flaw::one_phase_word ? 0 : counter & 1u;
     const bool down = flaw == Flaw::one_phase_word ? (counter & 1u) != 0 : (counter >> 1 & 1u) != 0;
     for (std::int32_t i = thread_index(); i < peers.lsa_size; i += block_threads()) {
-        arrive_at(peer_word<std::int32_t>(peers, lsa_member(peers, i), peers.layout.nvlink_barrier, phase),
+        arrive_at(peer_word<std::int32_t>(peers, lsa_member(peers, i), peers.layout.nvlink_barrier,
+                                          phase),
                   down ? -1 : 1, flaw);
     }
     block_sync();
@@ -172,10 +183,12 @@ GIMLET_DEVICE bool flawed_block(const PeerHandles& peers, const WaitScope& scope
     for (std::int32_t i = thread_index(); i < peers.lsa_size; i += block_threads()) {
         const std::int32_t peer = lsa_member(peers, i);
         if (peer == peers.rank) continue;
-        if (flaw != Flaw::one_sided) add_relaxed<Scope::system>(local_word<std::int32_t>(peers, base, peer), 1);
+        if (flaw != Flaw::one_sided)
+            add_relaxed<Scope::system>(local_word<std::int32_t>(peers, base, peer), 1);
         arrive_at(peer_word<std::int32_t>(peers, peer, base, peers.rank), -1, flaw);
     }
-    for (std::int32_t i = thread_index(); i < peers.lsa_size && flaw != Flaw::no_wait; i += block_threads()) {
+    for (std::int32_t i = thread_index(); i < peers.lsa_size && flaw != Flaw::no_wait;
+         i += block_threads()) {
         const std::int32_t peer = lsa_member(peers, i);
         if (peer == peers.rank) continue;
         status = wait_until(scope, WaitTarget{peer, -1, 0}, [&](std::uint64_t& seen) {
@@ -202,7 +215,8 @@ GIMLET_DEVICE bool flawed_gin(const MeetingArgs& args, const WaitScope& scope) {
         if (args.flaw == Flaw::weak_signal) {
             gin.signal(world_team(peers), peer, ncclGin_WeakSignalAdd{map.barrier(peers.rank), 1});
         } else {
-            gin.signal(world_team(peers), peer, ncclGin_StrongSignalAdd{map.barrier(peers.rank), 1});
+            gin.signal(world_team(peers), peer,
+                       ncclGin_StrongSignalAdd{map.barrier(peers.rank), 1});
         }
     }
     WaitStatus status = WaitStatus::ok;
@@ -236,24 +250,29 @@ GIMLET_DEVICE bool meet(const MeetingArgs& args, const WaitScope& scope) {
     switch (args.meeting) {
         case Meeting::nvlink:
             return flawed ? flawed_nvlink(peers, scope, args.flaw) : nvlink_barrier(peers, scope);
-        case Meeting::block: return flawed ? flawed_block(peers, scope, args.flaw) : block_barrier(peers, scope);
+        case Meeting::block:
+            return flawed ? flawed_block(peers, scope, args.flaw) : block_barrier(peers, scope);
         default:
             if (flawed) return flawed_gin(args, scope);
-            return gin_barrier(peers, gin_team_of(args), {args.first_context, args.context_count}, scope);
+            return gin_barrier(peers, gin_team_of(args), {args.first_context, args.context_count},
+                               scope);
     }
 }
 
 /// Sources of the puts may be written again. Each warp flushes the context that it used.
 GIMLET_DEVICE void flush_puts(const MeetingArgs& args, std::int32_t writer) {
-    const bool puts = args.context_count > 0 && (args.meeting == Meeting::gin || args.meeting == Meeting::gpu);
-    if (puts && elect()) gin_context(args.peers, writer_context(args, writer)).flush(ncclCoopThread{});
+    const bool puts =
+        args.context_count > 0 && (args.meeting == Meeting::gin || args.meeting == Meeting::gpu);
+    if (puts && elect())
+        gin_context(args.peers, writer_context(args, writer)).flush(ncclCoopThread{});
 }
 
 GIMLET_GLOBAL void meeting_kernel(const GIMLET_GRID_CONSTANT MeetingArgs args) {
     if (block_index() == args.absent_block) return;
     const PeerHandles& peers = args.peers;
     const std::int32_t writer = block_index() * warp_count() + warp_index();
-    std::uint64_t* const poison = &local_word<EpochWords>(peers, peers.layout.epochs)->barrier_poison;
+    std::uint64_t* const poison =
+        &local_word<EpochWords>(peers, peers.layout.epochs)->barrier_poison;
     for (std::int32_t i = 0; i < args.rounds; ++i) {
         const std::uint64_t round = args.first_epoch + static_cast<std::uint64_t>(i);
         for (std::int32_t j = 0; j < peers.rank_count; ++j) {
@@ -269,7 +288,8 @@ GIMLET_GLOBAL void meeting_kernel(const GIMLET_GRID_CONSTANT MeetingArgs args) {
     }
 }
 
-// --- grid barrier --------------------------------------------------------------------------------------------------
+// --- grid barrier
+// --------------------------------------------------------------------------------------------------
 
 GIMLET_DEVICE bool flawed_grid(std::uint32_t* word, const WaitScope& scope, Flaw flaw) {
     constexpr std::uint32_t flip = 0x80000000u;
@@ -278,12 +298,14 @@ GIMLET_DEVICE bool flawed_grid(std::uint32_t* word, const WaitScope& scope, Flaw
     if (thread_index() == 0) {
         const std::uint32_t step =
             block_index() == 0 ? flip - (static_cast<std::uint32_t>(block_count()) - 1u) : 1u;
-        const std::uint32_t before = flaw == Flaw::relaxed_arrival ? fetch_add_relaxed<Scope::gpu>(word, step)
-                                                                   : fetch_add_release<Scope::gpu>(word, step);
+        const std::uint32_t before = flaw == Flaw::relaxed_arrival
+                                         ? fetch_add_relaxed<Scope::gpu>(word, step)
+                                         : fetch_add_release<Scope::gpu>(word, step);
         if (flaw != Flaw::no_wait) {
             status = wait_until(scope, WaitTarget{-1, -1, 0}, [&](std::uint64_t& seen) {
-                const std::uint32_t value = flaw == Flaw::relaxed_wait ? load_relaxed<Scope::gpu>(word)
-                                                                       : load_acquire<Scope::gpu>(word);
+                const std::uint32_t value = flaw == Flaw::relaxed_wait
+                                                ? load_relaxed<Scope::gpu>(word)
+                                                : load_acquire<Scope::gpu>(word);
                 seen = value;
                 return ((value ^ before) & flip) != 0;
             });
@@ -298,9 +320,11 @@ GIMLET_GLOBAL void grid_kernel(const GIMLET_GRID_CONSTANT GridArgs args) {
     const std::int32_t self = block_index() * block_threads() + thread_index();
     for (std::int32_t i = 1; i <= args.rounds; ++i) {
         const auto round = static_cast<std::uint64_t>(i);
-        std::uint64_t* const cells = args.cells + (round & 1u) * static_cast<std::uint64_t>(threads);
+        std::uint64_t* const cells =
+            args.cells + (round & 1u) * static_cast<std::uint64_t>(threads);
         cells[self] = round * 1000003u + static_cast<std::uint64_t>(self);
-        const WaitScope scope{args.deadline_ns, args.error, args.poison, round, 0, Tag::user, Primitive::user};
+        const WaitScope scope{args.deadline_ns, args.error,     args.poison, round, 0,
+                              Tag::user,        Primitive::user};
         const bool ok = args.flaw == Flaw::none ? grid_barrier(args.word, scope)
                                                 : flawed_grid(args.word, scope, args.flaw);
         if (!ok) {
@@ -309,15 +333,17 @@ GIMLET_GLOBAL void grid_kernel(const GIMLET_GRID_CONSTANT GridArgs args) {
         }
         for (std::int32_t block = 0; block < block_count(); ++block) {
             const std::int32_t other = block * block_threads() + thread_index();
-            if (cells[other] != round * 1000003u + static_cast<std::uint64_t>(other)) count(args.mismatches);
+            if (cells[other] != round * 1000003u + static_cast<std::uint64_t>(other))
+                count(args.mismatches);
         }
     }
 }
 
-// --- aggregated puts -----------------------------------------------------------------------------------------------
+// --- aggregated puts
+// -----------------------------------------------------------------------------------------------
 
-GIMLET_DEVICE std::uint64_t put_row_offset(const PutArgs& args, std::uint64_t region, std::int32_t rank,
-                                           std::int32_t index) {
+GIMLET_DEVICE std::uint64_t put_row_offset(const PutArgs& args, std::uint64_t region,
+                                           std::int32_t rank, std::int32_t index) {
     return region + (static_cast<std::uint64_t>(rank) * static_cast<std::uint64_t>(args.put_count) +
                      static_cast<std::uint64_t>(index)) *
                         kRowBytes;
@@ -325,8 +351,8 @@ GIMLET_DEVICE std::uint64_t put_row_offset(const PutArgs& args, std::uint64_t re
 
 GIMLET_DEVICE void fill_batch(const PutArgs& args, std::uint64_t round, std::int32_t to) {
     for (std::int32_t i = 0; i < args.put_count; ++i) {
-        fill_row(local_pointer(args.peers, put_row_offset(args, args.send_offset, to, i)), round, args.peers.rank, to,
-                 i);
+        fill_row(local_pointer(args.peers, put_row_offset(args, args.send_offset, to, i)), round,
+                 args.peers.rank, to, i);
     }
     warp_sync();
 }
@@ -339,19 +365,21 @@ GIMLET_DEVICE void send_batch(const PutArgs& args, std::int32_t to) {
     if (args.flaw == PutFlaw::not_closed) {
         // Every put and even the signal carry the flag: nothing rings.
         for (std::int32_t i = 0; i < args.put_count; ++i) {
-            gin.put(world_team(peers), to, peers.window, put_row_offset(args, args.rows_offset, peers.rank, i),
-                    peers.window, put_row_offset(args, args.send_offset, to, i), kRowBytes, ncclGin_None{},
+            gin.put(world_team(peers), to, peers.window,
+                    put_row_offset(args, args.rows_offset, peers.rank, i), peers.window,
+                    put_row_offset(args, args.send_offset, to, i), kRowBytes, ncclGin_None{},
                     ncclGin_None{}, ncclCoopThread{}, ncclGin_None{}, cuda::thread_scope_thread,
                     cuda::thread_scope_device, ncclGinOptFlagsAggregateRequests);
         }
-        gin.signal(world_team(peers), to, ncclGin_StrongSignalAdd{signal, 1}, ncclCoopThread{}, ncclGin_None{},
-                   cuda::thread_scope_thread, cuda::thread_scope_device, ncclGinOptFlagsAggregateRequests);
+        gin.signal(world_team(peers), to, ncclGin_StrongSignalAdd{signal, 1}, ncclCoopThread{},
+                   ncclGin_None{}, cuda::thread_scope_thread, cuda::thread_scope_device,
+                   ncclGinOptFlagsAggregateRequests);
         return;
     }
     AggregatedPut batch(gin, world_team(peers), to, peers.window);
     for (std::int32_t i = 0; i < args.put_count; ++i) {
-        batch.put(put_row_offset(args, args.rows_offset, peers.rank, i), put_row_offset(args, args.send_offset, to, i),
-                  kRowBytes);
+        batch.put(put_row_offset(args, args.rows_offset, peers.rank, i),
+                  put_row_offset(args, args.send_offset, to, i), kRowBytes);
     }
     if (args.flaw == PutFlaw::weak_last_signal) {
         batch.close(ncclGin_WeakSignalAdd{signal, 1});
@@ -369,7 +397,13 @@ GIMLET_GLOBAL void put_kernel(const GIMLET_GRID_CONSTANT PutArgs args) {
         const WaitScope scope = wait_scope(peers, Tag::user, Primitive::user, round, nullptr);
         for (std::int32_t to = warp_index(); to < peers.rank_count; to += warp_count()) {
             fill_batch(args, round, to);
-            if (elect()) send_batch(args, to);
+            if (elect()) {
+                send_batch(args, to);
+                if (args.flaw != PutFlaw::no_flush)
+                    gin_context(peers, args.context).flush(ncclCoopThread{});
+            }
+            warp_sync();
+            fill_batch(args, ~round, to);
         }
         WaitStatus status = WaitStatus::ok;
         for (std::int32_t from = thread_index(); from < peers.rank_count; from += block_threads()) {
@@ -384,7 +418,8 @@ GIMLET_GLOBAL void put_kernel(const GIMLET_GRID_CONSTANT PutArgs args) {
         }
         for (std::int32_t from = warp_index(); from < peers.rank_count; from += warp_count()) {
             for (std::int32_t j = 0; j < args.put_count; ++j) {
-                const auto* row = local_word<std::uint32_t>(peers, put_row_offset(args, args.rows_offset, from, j));
+                const auto* row = local_word<std::uint32_t>(
+                    peers, put_row_offset(args, args.rows_offset, from, j));
                 if (lane_index() < static_cast<int>(kRowWords) &&
                     row[lane_index()] != row_word(round, from, peers.rank, j,
                                                   static_cast<std::uint32_t>(lane_index()))) {
@@ -393,14 +428,11 @@ GIMLET_GLOBAL void put_kernel(const GIMLET_GRID_CONSTANT PutArgs args) {
             }
         }
         block_sync();
-        if (args.flaw != PutFlaw::no_flush && thread_index() == 0) {
-            gin_context(peers, args.context).flush(ncclCoopThread{});
-        }
-        block_sync();
-        // The next round's rows may come, and the sources are free.
+        // The next round's rows may come.
         for (std::int32_t to = thread_index(); to < peers.rank_count; to += block_threads()) {
             gin_context(peers, args.context)
-                .signal(world_team(peers), to, ncclGin_WeakSignalAdd{map.combine_ready(peers.rank), 1});
+                .signal(world_team(peers), to,
+                        ncclGin_WeakSignalAdd{map.combine_ready(peers.rank), 1});
         }
         for (std::int32_t from = thread_index(); from < peers.rank_count; from += block_threads()) {
             if (status == WaitStatus::ok) {
@@ -415,7 +447,8 @@ GIMLET_GLOBAL void put_kernel(const GIMLET_GRID_CONSTANT PutArgs args) {
     }
 }
 
-// --- signals -------------------------------------------------------------------------------------------------------
+// --- signals
+// -------------------------------------------------------------------------------------------------------
 
 GIMLET_GLOBAL void prime_kernel(const GIMLET_GRID_CONSTANT MeetingArgs args, std::uint64_t amount) {
     const PeerHandles& peers = args.peers;
@@ -427,7 +460,8 @@ GIMLET_GLOBAL void prime_kernel(const GIMLET_GRID_CONSTANT MeetingArgs args, std
         for (std::int32_t i = thread_index(); i < peers.rank_count; i += block_threads()) {
             if (i == peers.rank) continue;
             gin_context(peers, context)
-                .signal(world_team(peers), i, ncclGin_StrongSignalAdd{map.barrier(peers.rank), amount});
+                .signal(world_team(peers), i,
+                        ncclGin_StrongSignalAdd{map.barrier(peers.rank), amount});
         }
         for (std::int32_t i = thread_index(); i < peers.rank_count; i += block_threads()) {
             if (i == peers.rank) continue;
@@ -451,7 +485,8 @@ GIMLET_GLOBAL void follow_kernel(const GIMLET_GRID_CONSTANT FollowArgs args) {
     const ncclGin gin = gin_context(peers, 0);
     for (std::int32_t i = thread_index(); i < peers.rank_count; i += block_threads()) {
         for (std::int32_t j = 0; j < args.total; ++j) {
-            gin.signal(world_team(peers), i, ncclGin_WeakSignalAdd{map.combine_chunk(peers.rank), 1});
+            gin.signal(world_team(peers), i,
+                       ncclGin_WeakSignalAdd{map.combine_chunk(peers.rank), 1});
         }
     }
     for (std::int32_t from = thread_index(); from < peers.rank_count; from += block_threads()) {
@@ -472,12 +507,16 @@ GIMLET_GLOBAL void follow_kernel(const GIMLET_GRID_CONSTANT FollowArgs args) {
     }
 }
 
-// --- waits ---------------------------------------------------------------------------------------------------------
+// --- waits
+// ---------------------------------------------------------------------------------------------------------
 
 GIMLET_GLOBAL void wait_kernel(const GIMLET_GRID_CONSTANT WaitArgs args) {
-    const WaitScope scope{args.deadline_ns, args.error, args.poison, 7, 3, Tag::user, Primitive::user};
-    if (args.which == WaitCase::poisoned && thread_index() == 0) store_relaxed<Scope::gpu>(args.poison, 7u);
-    if (args.which == WaitCase::poisoned_earlier && thread_index() == 0) store_relaxed<Scope::gpu>(args.poison, 6u);
+    const WaitScope scope{args.deadline_ns, args.error,     args.poison, 7, 3,
+                          Tag::user,        Primitive::user};
+    if (args.which == WaitCase::poisoned && thread_index() == 0)
+        store_relaxed<Scope::gpu>(args.poison, 7u);
+    if (args.which == WaitCase::poisoned_earlier && thread_index() == 0)
+        store_relaxed<Scope::gpu>(args.poison, 6u);
     block_sync();
     const std::uint64_t start_ns = now_ns();
     const WaitStatus status = wait_until(scope, WaitTarget{5, 2, 11}, [&](std::uint64_t& seen) {
@@ -492,8 +531,8 @@ GIMLET_GLOBAL void wait_kernel(const GIMLET_GRID_CONSTANT WaitArgs args) {
 }
 
 template <class Kernel, class... Arguments>
-cudaError_t launch_kernel(Kernel kernel, int blocks, int threads, std::size_t shared_bytes, cudaStream_t stream,
-                          const Arguments&... arguments) {
+cudaError_t launch_kernel(Kernel kernel, int blocks, int threads, std::size_t shared_bytes,
+                          cudaStream_t stream, const Arguments&... arguments) {
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeCooperative;
     attribute.val.cooperative = 1;
@@ -522,7 +561,8 @@ cudaError_t launch_put_rounds(const PutArgs& args, int threads, cudaStream_t str
     return launch_kernel(put_kernel, 1, threads, 0, stream, args);
 }
 
-cudaError_t launch_signal_prime(const MeetingArgs& args, std::uint64_t amount, int threads, cudaStream_t stream) {
+cudaError_t launch_signal_prime(const MeetingArgs& args, std::uint64_t amount, int threads,
+                                cudaStream_t stream) {
     return launch_kernel(prime_kernel, 1, threads, 0, stream, args, amount);
 }
 

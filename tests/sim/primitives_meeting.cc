@@ -42,18 +42,20 @@ void move_near_wrap(const RankWorld& world, const MeetingCase& which) {
         const std::int32_t size = world.peers().lsa_size;
         const NvlinkBarrierWords words{{size, size}, ~std::uint64_t{1}};
         world.write_window(world.peers().layout.nvlink_barrier, &words, sizeof words);
-        emu::host_barrier();
     }
     if (which.meeting == Meeting::gin) {
-        check(launch_signal_prime(meeting_args(world, which, 1), ~std::uint64_t{1}, which.threads, world.stream()),
+        check(launch_signal_prime(meeting_args(world, which, 1), ~std::uint64_t{1}, which.threads,
+                                  world.stream()),
               "launch_signal_prime");
         world.synchronize();
         expect(world.read_scratch(1) == 0, "priming the signals failed");
     }
+    emu::host_barrier();
 }
 
 void launch_once(const RankWorld& world, const MeetingCase& which, std::uint64_t epoch) {
-    check(launch_meeting(meeting_args(world, which, epoch), which.blocks, which.threads, world.stream()),
+    check(launch_meeting(meeting_args(world, which, epoch), which.blocks, which.threads,
+                         world.stream()),
           "launch_meeting");
     world.synchronize();
 }
@@ -70,7 +72,8 @@ MeetingOutcome run_meeting(const emu::SimOptions& base, const MeetingCase& which
     outcome.errors.resize(ranks);
     WorldShape shape;
     shape.contexts = which.first_context + which.contexts;
-    shape.data_bytes = 4 * ranks * static_cast<std::uint64_t>(which.blocks * which.threads / 32) * kRowBytes;
+    shape.data_bytes =
+        4 * ranks * static_cast<std::uint64_t>(which.blocks * which.threads / 32) * kRowBytes;
     shape.deadline_ns = which.deadline_ns;
     try {
         const emu::SimReport report = emu::simulate(options, [&](int rank) {
@@ -100,10 +103,11 @@ MeetingOutcome run_meeting(const emu::SimOptions& base, const MeetingCase& which
 
 std::string text_of(const MeetingCase& which) {
     std::ostringstream out;
-    out << "meeting " << static_cast<int>(which.meeting) << ", GIN team " << static_cast<int>(which.gin_team)
-        << ", teams " << static_cast<int>(which.teams) << ", store " << static_cast<int>(which.store) << ", flaw "
-        << static_cast<int>(which.flaw) << ", blocks " << which.blocks << ", threads " << which.threads
-        << ", contexts " << which.first_context << "+" << which.contexts
+    out << "meeting " << static_cast<int>(which.meeting) << ", GIN team "
+        << static_cast<int>(which.gin_team) << ", teams " << static_cast<int>(which.teams)
+        << ", store " << static_cast<int>(which.store) << ", flaw " << static_cast<int>(which.flaw)
+        << ", blocks " << which.blocks << ", threads " << which.threads << ", contexts "
+        << which.first_context << "+" << which.contexts
         << (which.start_near_wrap ? ", near wrap" : "");
     return out.str();
 }
@@ -116,8 +120,8 @@ MeetingOutcome run_grid(const emu::SimOptions& base, const GridCase& which) {
     try {
         emu::simulate(options, [&](int rank) {
             const RankWorld world(rank, options, WorldShape{});
-            check(cudaMemcpyAsync(world.scratch(2), &which.start, sizeof which.start, cudaMemcpyHostToDevice,
-                                  world.stream()),
+            check(cudaMemcpyAsync(world.scratch(2), &which.start, sizeof which.start,
+                                  cudaMemcpyHostToDevice, world.stream()),
                   "cudaMemcpyAsync");
             GridArgs args{};
             args.mismatches = world.scratch(0);
@@ -130,7 +134,8 @@ MeetingOutcome run_grid(const emu::SimOptions& base, const GridCase& which) {
             args.rounds = which.rounds;
             args.absent_block = which.absent_block;
             args.flaw = which.flaw;
-            check(launch_grid_rounds(args, which.blocks, which.threads, world.stream()), "launch_grid_rounds");
+            check(launch_grid_rounds(args, which.blocks, which.threads, world.stream()),
+                  "launch_grid_rounds");
             world.synchronize();
             outcome.mismatches = world.read_scratch(0);
             outcome.failures = world.read_scratch(1);

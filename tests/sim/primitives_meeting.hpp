@@ -23,22 +23,22 @@ struct MeetingCase {
     int threads = 32;
     int rounds = 5;
     int first_context = 0;
-    int contexts = 1;                ///< that puts use and the barrier names
-    bool start_near_wrap = false;    ///< nvlink: the counter; gin: the signal sums
+    int contexts = 1;              ///< that puts use and the barrier names
+    bool start_near_wrap = false;  ///< nvlink: the counter; gin: the signal sums
     std::uint64_t deadline_ns = 0;
-    int absent_rank = -1;            ///< does not launch its first kernel
-    int absent_block_rank = -1;      ///< on this rank ...
-    int absent_block = -1;           ///< ... this block leaves at once
+    int absent_rank = -1;        ///< does not launch its first kernel
+    int absent_block_rank = -1;  ///< on this rank ...
+    int absent_block = -1;       ///< ... this block leaves at once
     /// After the first kernel the absent rank catches up alone, then all ranks meet once more.
     bool catch_up = false;
 };
 
 struct MeetingOutcome {
-    std::string message;             ///< of the failed run; empty if it ended by itself
-    std::uint64_t mismatches = 0;    ///< words that were not what the sender had written, all ranks
-    std::uint64_t failures = 0;      ///< threads that were told of a failure, all ranks
+    std::string message;           ///< of the failed run; empty if it ended by itself
+    std::uint64_t mismatches = 0;  ///< words that were not what the sender had written, all ranks
+    std::uint64_t failures = 0;    ///< threads that were told of a failure, all ranks
     std::vector<std::uint64_t> failures_of_rank;
-    std::vector<DeviceError> errors;  ///< by rank
+    std::vector<DeviceError> errors;                   ///< by rank
     std::vector<std::uint64_t> late_failures_of_rank;  ///< after catch_up
     std::uint64_t trace_hash = 0;
 

@@ -9,11 +9,13 @@
 namespace gimlet::test {
 
 void check(cudaError_t result, const char* call) {
-    if (result != cudaSuccess) throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(result));
+    if (result != cudaSuccess)
+        throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(result));
 }
 
 void check(ncclResult_t result, const char* call) {
-    if (result != ncclSuccess) throw std::runtime_error(std::string(call) + ": " + ncclGetErrorString(result));
+    if (result != ncclSuccess)
+        throw std::runtime_error(std::string(call) + ": " + ncclGetErrorString(result));
 }
 
 void expect(bool condition, const std::string& message) {
@@ -22,17 +24,20 @@ void expect(bool condition, const std::string& message) {
 
 std::string text_of(const DeviceError& error) {
     std::ostringstream out;
-    out << "state " << error.state << ", " << name_of(error.primitive) << " " << name_of(error.fault) << " on rank "
-        << error.rank << ", peer " << error.peer << ", context " << error.context << ", tag " << error.tag
-        << ", token " << error.token << ", epoch " << error.epoch << ", expected " << error.expected << ", seen "
-        << error.seen << ", after " << error.elapsed_ns << " ns";
+    out << "state " << error.state << ", " << name_of(error.primitive) << " "
+        << name_of(error.fault) << " on rank " << error.rank << ", peer " << error.peer
+        << ", context " << error.context << ", tag " << error.tag << ", token " << error.token
+        << ", epoch " << error.epoch << ", expected " << error.expected << ", seen " << error.seen
+        << ", after " << error.elapsed_ns << " ns";
     return out.str();
 }
 
 std::string text_of(const emu::SimOptions& options) {
     std::ostringstream out;
     out << "ranks " << options.ranks << ", LSA team " << options.lsa_team_size << ", GIN "
-        << (options.gin == emu::GinMode::off ? "off" : options.gin == emu::GinMode::gdaki ? "gdaki" : "proxy")
+        << (options.gin == emu::GinMode::off     ? "off"
+            : options.gin == emu::GinMode::gdaki ? "gdaki"
+                                                 : "proxy")
         << ", schedule " << static_cast<int>(options.schedule) << ", seed " << options.seed;
     return out.str();
 }
@@ -48,28 +53,35 @@ RankWorld::RankWorld(int rank, const emu::SimOptions& options, const WorldShape&
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
 
     const int contexts = options.gin == emu::GinMode::off ? 0 : shape.contexts;
-    peers_.shape = WorkspaceShape{options.ranks, 0, contexts, 0};
+    peers_.shape = WorkspaceShape{};
+    peers_.shape.rank_count = options.ranks;
+    peers_.shape.gin_context_count = contexts;
     peers_.layout = WorkspaceLayout::build(peers_.shape);
     window_bytes_ = align_up(peers_.layout.total_bytes + shape.data_bytes, 4096);
     void* memory = nullptr;
     check(ncclMemAlloc(&memory, window_bytes_), "ncclMemAlloc");
     memory_ = static_cast<std::byte*>(memory);
     check(cudaMemsetAsync(memory, 0, window_bytes_, stream_), "cudaMemsetAsync");
-    check(cudaMalloc(reinterpret_cast<void**>(&scratch_), kScratchWords * sizeof(std::uint64_t)), "cudaMalloc");
-    check(cudaMemsetAsync(scratch_, 0, kScratchWords * sizeof(std::uint64_t), stream_), "cudaMemsetAsync");
+    check(cudaMalloc(reinterpret_cast<void**>(&scratch_), kScratchWords * sizeof(std::uint64_t)),
+          "cudaMalloc");
+    check(cudaMemsetAsync(scratch_, 0, kScratchWords * sizeof(std::uint64_t), stream_),
+          "cudaMemsetAsync");
     synchronize();
     check(ncclCommWindowRegister(comm_, memory, window_bytes_, &window_, NCCL_WIN_COLL_SYMMETRIC),
           "ncclCommWindowRegister");
 
     ncclDevCommRequirements_t requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
-    requirements.ginConnectionType = contexts > 0 ? NCCL_GIN_CONNECTION_FULL : NCCL_GIN_CONNECTION_NONE;
+    requirements.ginConnectionType =
+        contexts > 0 ? NCCL_GIN_CONNECTION_FULL : NCCL_GIN_CONNECTION_NONE;
     requirements.ginContextCount = contexts > 0 ? contexts : 1;
-    requirements.ginSignalCount = contexts > 0 ? static_cast<int>(SignalMap{options.ranks}.signal_count()) : 0;
+    requirements.ginSignalCount =
+        contexts > 0 ? static_cast<int>(SignalMap{options.ranks}.signal_count()) : 0;
     requirements.ginStrongSignalsRequired = contexts > 0;
     requirements.ginVaSignalsRequired = false;
     check(ncclDevCommCreate(comm_, &requirements, &peers_.dev_comm), "ncclDevCommCreate");
     expect(peers_.dev_comm.lsaSize == lsa_size, "LSA team size differs from the simulation's");
-    expect(contexts == 0 || static_cast<int>(peers_.dev_comm.ginContextCount) >= contexts, "too few GIN contexts");
+    expect(contexts == 0 || static_cast<int>(peers_.dev_comm.ginContextCount) >= contexts,
+           "too few GIN contexts");
 
     void* flat = nullptr;
     check(ncclGetLsaDevicePointer(window_, 0, rank % lsa_size, &flat), "ncclGetLsaDevicePointer");
@@ -105,22 +117,27 @@ RankWorld::~RankWorld() noexcept(false) {
     check(ncclCommDestroy(comm_), "ncclCommDestroy");
 }
 
-void RankWorld::synchronize() const { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+void RankWorld::synchronize() const {
+    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+}
 
 std::uint64_t RankWorld::read_scratch(int index) const {
     std::uint64_t value = 0;
-    check(cudaMemcpyAsync(&value, scratch(index), sizeof value, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
+    check(cudaMemcpyAsync(&value, scratch(index), sizeof value, cudaMemcpyDeviceToHost, stream_),
+          "cudaMemcpyAsync");
     synchronize();
     return value;
 }
 
 void RankWorld::write_window(std::uint64_t offset, const void* from, std::size_t bytes) const {
-    check(cudaMemcpyAsync(memory_ + offset, from, bytes, cudaMemcpyHostToDevice, stream_), "cudaMemcpyAsync");
+    check(cudaMemcpyAsync(memory_ + offset, from, bytes, cudaMemcpyHostToDevice, stream_),
+          "cudaMemcpyAsync");
     synchronize();
 }
 
 void RankWorld::read_window(std::uint64_t offset, void* to, std::size_t bytes) const {
-    check(cudaMemcpyAsync(to, memory_ + offset, bytes, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
+    check(cudaMemcpyAsync(to, memory_ + offset, bytes, cudaMemcpyDeviceToHost, stream_),
+          "cudaMemcpyAsync");
     synchronize();
 }
 

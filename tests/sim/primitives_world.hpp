@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One rank of a simulated world: communicator, window with workspace, device communicator, scratch memory.
+// One rank of a simulated world: communicator, window with workspace, device communicator, scratch
+// memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,8 +18,8 @@
 namespace gimlet::test {
 
 struct WorldShape {
-    int contexts = 0;               ///< GIN contexts, 0 = none
-    std::uint64_t data_bytes = 0;   ///< of the window, behind the workspace
+    int contexts = 0;              ///< GIN contexts, 0 = none
+    std::uint64_t data_bytes = 0;  ///< of the window, behind the workspace
     std::uint64_t deadline_ns = 0;
 };
 
@@ -63,8 +64,8 @@ class RankWorld {
 void check(cudaError_t result, const char* call);
 void check(ncclResult_t result, const char* call);
 
-/// Throws std::runtime_error(message) unless `condition`; inside a host program, where Catch2's macros must not end the
-/// fiber.
+/// Throws std::runtime_error(message) unless `condition`; inside a host program, where Catch2's
+/// macros must not end the fiber.
 void expect(bool condition, const std::string& message);
 
 std::string text_of(const DeviceError& error);

@@ -15,7 +15,8 @@ TEST_CASE("one context carries everything", "[unit][device]") {
     for (int i = 0; i < 5; ++i) REQUIRE(map.data_context(i) == 0);
 }
 
-TEST_CASE("with several contexts, rows stay off the notify context and use all others alike", "[unit][device]") {
+TEST_CASE("with several contexts, rows stay off the notify context and use all others alike",
+          "[unit][device]") {
     for (int contexts = 2; contexts <= 64; ++contexts) {
         const ContextMap map{contexts};
         REQUIRE(map.data_context_count() == contexts - 1);
@@ -27,6 +28,7 @@ TEST_CASE("with several contexts, rows stay off the notify context and use all o
             ++uses[static_cast<std::size_t>(context)];
         }
         REQUIRE(uses[static_cast<std::size_t>(map.notify_context())] == 0);
-        for (int context = 1; context < contexts; ++context) REQUIRE(uses[static_cast<std::size_t>(context)] == 3);
+        for (int context = 1; context < contexts; ++context)
+            REQUIRE(uses[static_cast<std::size_t>(context)] == 3);
     }
 }

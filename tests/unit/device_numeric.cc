@@ -36,7 +36,8 @@ double decode(const Format& format, std::uint32_t bits) {
     const double fraction = static_cast<double>(magnitude & ((1u << format.fraction_bits) - 1u));
     const double scale = std::ldexp(1.0, format.min_exponent - format.fraction_bits);
     if (exponent == 0) return sign * fraction * scale;
-    return sign * std::ldexp((std::ldexp(1.0, format.fraction_bits) + fraction) * scale, exponent - 1);
+    return sign *
+           std::ldexp((std::ldexp(1.0, format.fraction_bits) + fraction) * scale, exponent - 1);
 }
 
 /// The value that `value` rounds to, nearest even.
@@ -46,14 +47,16 @@ double round_to(const Format& format, float value) {
     const int exponent = std::max(std::ilogb(exact), format.min_exponent);
     const double quantum = std::ldexp(1.0, exponent - format.fraction_bits);
     const double rounded = std::nearbyint(exact / quantum) * quantum;
-    if (std::fabs(rounded) > format.largest) return std::copysign(std::numeric_limits<double>::infinity(), exact);
+    if (std::fabs(rounded) > format.largest)
+        return std::copysign(std::numeric_limits<double>::infinity(), exact);
     return rounded;
 }
 
 template <ElementType E>
 void check_format(const Format& format) {
     using Pack = Pack16<E>;
-    // Every bit pattern is decoded exactly and survives a round trip; NaNs become the canonical one.
+    // Every bit pattern is decoded exactly and survives a round trip; NaNs become the canonical
+    // one.
     for (std::uint32_t bits = 0; bits < 0x10000u; ++bits) {
         const Vec16 piece{{bits | bits << 16, 0, 0, bits << 16}};
         float values[Pack::count];
@@ -75,15 +78,18 @@ void check_format(const Format& format) {
     // Arbitrary floats, and those on and around every half-way point.
     std::mt19937 random(17);
     std::vector<float> cases;
-    for (int i = 0; i < 200000; ++i) cases.push_back(__builtin_bit_cast(float, static_cast<std::uint32_t>(random())));
+    for (int i = 0; i < 200000; ++i)
+        cases.push_back(__builtin_bit_cast(float, static_cast<std::uint32_t>(random())));
     for (std::uint32_t bits = 0; bits + 1 < format.infinity_bits; ++bits) {
-        const auto middle = static_cast<float>((decode(format, bits) + decode(format, bits + 1)) / 2);
+        const auto middle =
+            static_cast<float>((decode(format, bits) + decode(format, bits + 1)) / 2);
         cases.push_back(middle);
         cases.push_back(std::nextafter(middle, 0.0f));
         cases.push_back(-std::nextafter(middle, 1e38f));
     }
     const auto largest = static_cast<float>(format.largest);
-    for (const float value : {largest, std::nextafter(largest, INFINITY), 65519.996f, 65520.0f, 1e30f, -INFINITY}) {
+    for (const float value :
+         {largest, std::nextafter(largest, INFINITY), 65519.996f, 65520.0f, 1e30f, -INFINITY}) {
         cases.push_back(value);
     }
     int wrong = 0;
@@ -92,8 +98,9 @@ void check_format(const Format& format) {
         const std::uint32_t bits = Pack::round(values).w[0] & 0xffffu;
         const double expected = round_to(format, value);
         const double rounded = decode(format, bits);
-        const bool same = std::isnan(expected) ? bits == 0x7fffu
-                                               : rounded == expected && std::signbit(rounded) == std::signbit(value);
+        const bool same = std::isnan(expected)
+                              ? bits == 0x7fffu
+                              : rounded == expected && std::signbit(rounded) == std::signbit(value);
         if (!same && ++wrong == 1) {
             CAPTURE(value, expected, rounded, bits);
             CHECK(same);
