@@ -19,8 +19,10 @@ cat >"$scratch/user/main.cc" <<'SOURCE'
 #include "runtime/runtime.hpp"
 
 int main() {
-    std::printf("gimlet %s\n", gimlet::version_text());
-    return sizeof(gimlet::Runtime) > 0 ? 0 : 1;
+    // One call into the host library, one into the runtime; an empty configuration has faults.
+    const auto faults = gimlet::validate(gimlet::MoeConfig{});
+    std::printf("gimlet %s, %zu faults\n", gimlet::version_text(), faults.size());
+    return faults.empty() ? 1 : 0;
 }
 SOURCE
 cat >"$scratch/user/CMakeLists.txt" <<'SOURCE'

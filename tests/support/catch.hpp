@@ -2,6 +2,8 @@
 // One include for Catch2 v2 and v3. GIMLET_CATCH2_MAJOR comes from the gimlet_test_main target.
 #pragma once
 
+#include <string>
+
 #if GIMLET_CATCH2_MAJOR >= 3
 #include <catch2/catch_approx.hpp>
 #include <catch2/catch_message.hpp>
@@ -21,6 +23,9 @@ inline auto contains_text(const std::string& text) {
     return Catch::Matchers::ContainsSubstring(text);
 }
 }  // namespace gimlet::test
+
+// v2 has it at global scope.
+using Catch::Approx;
 #else
 #include <catch2/catch.hpp>
 
@@ -30,6 +35,3 @@ inline auto contains_text(const std::string& text) {
 }
 }  // namespace gimlet::test
 #endif
-
-// The short names that both versions have in different places.
-using Catch::Approx;
