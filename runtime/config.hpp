@@ -38,8 +38,8 @@ struct MoeConfig {
     std::int32_t dispatch_threads =
         0;  ///< threads of a dispatch block, multiple of 32; 0 = 512, 96 on a small device
     std::int32_t combine_threads =
-        0;  ///< threads of a combine block, multiple of 32; 0 = 224, 64 on a small device
-    std::int32_t combine_blocks_per_sm = 0;  ///< 0 = 4, 1 on a small device
+        0;  ///< threads of a combine block, multiple of 32; 0 = 288, 64 on a small device
+    std::int32_t combine_blocks_per_sm = 0;  ///< 0 = 1
     std::int32_t gin_context_count = 0;      ///< queue pairs a peer; 0 = 4 if some peer needs GIN
     std::int32_t chunk_rows = 0;  ///< rows of one GIN put; 0 = about 128 KiB, 64 rows at most
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "device/kernels/launch.hpp"
 #include "host/base/checked_math.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/text.hpp"
@@ -20,8 +21,11 @@ constexpr std::int32_t kDefaultGinContexts = 4;
 constexpr std::int64_t kDefaultChunkBytes = 128 << 10;
 constexpr std::int32_t kDefaultChunkRows = 64;
 constexpr std::int32_t kCopyWarps = 4;
-constexpr std::int32_t kSlotsPerWarp = 3;
+constexpr std::int32_t kSlotsPerWarp = 6;
 constexpr std::int32_t kLeastSlotsPerWarp = 2;
+constexpr std::int32_t kMostCombineSlots = 32;
+/// Small enough that the ring stays deep, large enough that a bulk copy is worth its start.
+constexpr std::uint32_t kMaxCombinePieceBytes = 16384;
 
 std::int64_t mul(std::int64_t a, std::int64_t b, const char* what) {
     return checked_mul(a, b, what);
@@ -47,6 +51,7 @@ class Planner {
         size_workspace();
         size_regions();
         fit_dispatch();
+        fit_combine();
         raise_faults();
         return std::move(plan_);
     }
@@ -124,8 +129,8 @@ class Planner {
         dispatch.block_count = plan_.sm_budget;
         dispatch.thread_count = choose(config().dispatch_threads, 512, 96);
         KernelShape& combine = plan_.kernels.combine;
-        combine.block_count = plan_.sm_budget * choose(config().combine_blocks_per_sm, 4, 1);
-        combine.thread_count = choose(config().combine_threads, 224, 64);
+        combine.block_count = plan_.sm_budget * choose(config().combine_blocks_per_sm, 1, 1);
+        combine.thread_count = choose(config().combine_threads, 288, 64);
         KernelShape& barrier = plan_.kernels.barrier;
         barrier.block_count = 1;
         barrier.thread_count = static_cast<std::int32_t>(
@@ -279,13 +284,47 @@ class Planner {
         const std::uint32_t whole =
             std::min(row_bytes, budget / warp_slots / kBulkAlignment * kBulkAlignment);
         shape.slot_bytes = std::max(whole, kBulkAlignment);
-        for (const std::int32_t slots : {kSlotsPerWarp, kLeastSlotsPerWarp}) {
-            shape.slots_per_warp = slots;
-            if (shared_bytes() <= limit) break;
-        }
+        shape.slots_per_warp = kSlotsPerWarp;
+        while (shape.slots_per_warp > kLeastSlotsPerWarp && shared_bytes() > limit)
+            --shape.slots_per_warp;
         while (shared_bytes() > limit && shape.slot_bytes > kBulkAlignment)
             shape.slot_bytes -= kBulkAlignment;
         shape.shared_bytes = shared_bytes();
+    }
+
+    /// A ring of row pieces, as deep as the block's shared memory allows. A row moves in equal pieces
+    /// of at most what the block's threads can sum.
+    void fit_combine() {
+        KernelShape& shape = plan_.kernels.combine;
+        if (shape.thread_count < 2 * kWarpSize) {
+            fault("combine_threads",
+                  "combine_threads is {}; at least 64: one warp loads rows, the others sum them",
+                  shape.thread_count);
+            return;
+        }
+        const auto limit = static_cast<std::uint32_t>(inputs_.device.shared_optin_bytes) /
+                           static_cast<std::uint32_t>(std::max(
+                               1, shape.block_count / std::max(1, plan_.sm_budget)));
+        const std::uint32_t row_bytes = plan_.combine_row_bytes;
+        const std::uint32_t largest =
+            std::min(combine_max_slot_bytes(shape.thread_count), kMaxCombinePieceBytes);
+        const std::uint32_t pieces = (row_bytes + largest - 1) / largest;
+        shape.copy_warps = 1;
+        shape.slot_bytes = static_cast<std::uint32_t>(
+            align_up((row_bytes + pieces - 1) / pieces, std::uint32_t{kBulkAlignment},
+                     "combine piece"));
+        shape.slots_per_warp = kMostCombineSlots;
+        while (shape.slots_per_warp > kLeastSlotsPerWarp &&
+               combine_shared_bytes(shape, plan_.rank_count) > limit) {
+            --shape.slots_per_warp;
+        }
+        shape.shared_bytes = combine_shared_bytes(shape, plan_.rank_count);
+        if (shape.shared_bytes > limit) {
+            fault("combine_blocks_per_sm",
+                  "the combine kernel needs {} bytes of shared memory a block, {} are there; lower "
+                  "combine_blocks_per_sm or combine_threads",
+                  shape.shared_bytes, limit);
+        }
     }
 
     const PlanInputs& inputs_;

@@ -10,8 +10,8 @@
 #define GIMLET_EMULATED 0
 /// A function of device code. Inlined: none of them is big enough to be worth a call.
 #define GIMLET_DEVICE __device__ __forceinline__
-/// The rare half of one: out of line, so that the other half stays short. A kernel's first pass through
-/// its code pays for every fetched line.
+/// The rare half of one: out of line, so that the other half stays short. A kernel's first pass
+/// through its code pays for every fetched line.
 #define GIMLET_DEVICE_COLD __device__ __noinline__ inline
 /// A kernel.
 #define GIMLET_GLOBAL __global__
@@ -20,6 +20,9 @@
 #define GIMLET_GRID_CONSTANT __grid_constant__
 /// Before a loop whose arrays must stay in registers: constant bounds, unrolled completely.
 #define GIMLET_UNROLL _Pragma("unroll")
+/// Before a loop that must stay one: it runs rarely or once, and copies of its body only cost
+/// fetches.
+#define GIMLET_ROLLED _Pragma("unroll 1")
 #else
 #define GIMLET_EMULATED 1
 #define GIMLET_DEVICE inline
@@ -27,6 +30,7 @@
 #define GIMLET_GLOBAL
 #define GIMLET_GRID_CONSTANT
 #define GIMLET_UNROLL
+#define GIMLET_ROLLED
 #include "host/emulator/include/gimlet_emu_device.hpp"
 #endif
 

@@ -8,10 +8,11 @@ namespace device {
 namespace {
 
 /// `repeat_count` barriers of the world, back to back. Stops at the first that fails.
-GIMLET_GLOBAL void barrier_kernel(const BarrierArgs args) {
+GIMLET_GLOBAL void barrier_kernel(const GIMLET_GRID_CONSTANT BarrierArgs args) {
     auto* epochs = local_word<EpochWords>(args.peers, args.peers.layout.epochs);
     const std::uint64_t first = epochs->barrier + 1;
     bool good = true;
+    GIMLET_ROLLED
     for (std::int32_t i = 0; i < args.repeat_count && good; ++i) {
         const WaitScope scope =
             wait_scope(args.peers, Tag::barrier, Primitive::none,

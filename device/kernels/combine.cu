@@ -7,35 +7,8 @@ namespace gimlet {
 namespace device {
 namespace {
 
-/// Threads per block and blocks per multiprocessor that the registers must allow: Plan launches no
-/// larger blocks.
-inline constexpr int kCombineThreads = 256;
-inline constexpr int kCombineBlocksPerSm = 4;
-
-/// Loads of a thread that are in flight together; more would cost resident blocks.
-inline constexpr std::int32_t kInFlight = 4;
-
-/// acc += weight * row for rows[0 .. count) at vector `index`, in that order; a weight of 1 changes
-/// no bit. Warp-uniform rows.
-template <ElementType E>
-GIMLET_DEVICE void add_rows(const WarpRows& rows, std::int32_t count, std::int32_t index,
-                            float (&acc)[Pack16<E>::count]) {
-    for (std::int32_t first = 0; first < count; first += kInFlight) {
-        Vec16 data[kInFlight];
-#pragma unroll
-        for (std::int32_t i = 0; i < kInFlight; ++i) {
-            if (first + i < count) {
-                data[i] =
-                    load_stream(reinterpret_cast<const Vec16*>(rows.address[first + i]) + index);
-            }
-        }
-#pragma unroll
-        for (std::int32_t i = 0; i < kInFlight; ++i) {
-            if (first + i >= count) break;
-            Pack16<E>::accumulate_scaled(acc, data[i], rows.weight[first + i]);
-        }
-    }
-}
+/// Plan launches no larger blocks: one load warp and up to 8 sum warps.
+inline constexpr int kCombineThreads = 288;
 
 /// A lane's choice of one token: address of its row, 0 if the choice opened none.
 struct LaneRow {
@@ -45,7 +18,9 @@ struct LaneRow {
     HomeRef home;
 };
 
-GIMLET_DEVICE LaneRow lane_row(const CombineContext& ctx, std::int32_t token) {
+/// Only lanes below K, and tokens that exist, have rows.
+template <Reach R>
+GIMLET_DEVICE LaneRow lane_row(const CombineContext<R>& ctx, std::int32_t token) {
     LaneRow out{0, 1.0f, {-1, -1}, {-1, -1}};
     if (token >= ctx.args.token_count || lane_index() >= ctx.exchange.topk) return out;
     const std::int64_t at = static_cast<std::int64_t>(token) * ctx.exchange.topk + lane_index();
@@ -53,7 +28,7 @@ GIMLET_DEVICE LaneRow lane_row(const CombineContext& ctx, std::int32_t token) {
     if (out.slot.rank < 0) return out;
     if (ctx.args.weights != nullptr) out.weight = ctx.args.weights[at];
     const std::uint64_t base = ctx.peer_base[out.slot.rank];
-    if (base != 0) {
+    if (R == Reach::lsa || base != 0) {
         out.address = base + ctx.exchange.regions.combine_rows[ctx.parity] +
                       static_cast<std::uint64_t>(out.slot.slot) * ctx.args.row_bytes;
         return out;
@@ -65,44 +40,167 @@ GIMLET_DEVICE LaneRow lane_row(const CombineContext& ctx, std::int32_t token) {
     return out;
 }
 
-/// Compacts the lanes' rows into the warp's list, choices ascending, which fixes the order of the
-/// sum. Returns their number. Contains warp barriers on both sides of the writes.
-GIMLET_DEVICE std::int32_t list_rows(const WarpRows& rows, const LaneRow& lane) {
-    const std::uint32_t mask = warp_ballot(lane.address != 0);
-    warp_sync();
-    if (lane.address != 0) {
-        const std::int32_t at = __popc(mask & ((1u << lane_index()) - 1u));
-        rows.address[at] = lane.address;
-        rows.weight[at] = lane.weight;
+/// Position in the block's ring of slots; load warp and sum warps walk it alike.
+struct RingCursor {
+    std::int32_t slot = 0;
+    std::uint32_t round = 0;  ///< parity of the slot's mbarriers
+
+    GIMLET_DEVICE void advance(std::int32_t depth) {
+        if (++slot < depth) return;
+        slot = 0;
+        round ^= 1u;
     }
-    warp_sync();
-    return __popc(mask);
+};
+
+/// Lane 0 of the load warp fills one slot: waits until the sum warps have left it, then hands it
+/// over with its ticket.
+template <Reach R>
+GIMLET_DEVICE void fill_slot(const CombineContext<R>& ctx, RingCursor& cursor,
+                             const RowTicket& ticket, const std::byte* from, std::uint32_t bytes) {
+    if (lane_index() == 0) {
+        // The first round finds the slots empty: a fresh mbarrier counts as having completed the
+        // phase before.
+        mbarrier_wait(ctx.empty + cursor.slot, cursor.round ^ 1u);
+        ctx.tickets[cursor.slot] = ticket;
+        if (bytes > 0) {
+            mbarrier_arrive_expect_tx(ctx.full + cursor.slot, bytes);
+            bulk_load(
+                ctx.slots + static_cast<std::uint64_t>(cursor.slot) * ctx.exchange.shape.slot_bytes,
+                from, bytes, ctx.full + cursor.slot);
+        } else {
+            mbarrier_arrive(ctx.full + cursor.slot);
+        }
+    }
+    cursor.advance(ctx.exchange.shape.slots_per_warp);
 }
 
-/// Sums one token. All warps of the block share its vectors.
-template <ElementType E>
-GIMLET_DEVICE void sum_token(const CombineContext& ctx, std::int32_t token, const LaneRow& lane) {
-    const auto vectors = static_cast<std::int32_t>(ctx.args.row_bytes / 16u);
-    const WarpRows rows = ctx.warp_rows(warp_index());
-    const std::int32_t count = list_rows(rows, lane);
-    auto* out = reinterpret_cast<Vec16*>(ctx.args.out) + static_cast<std::int64_t>(token) * vectors;
-    const auto* bias =
-        reinterpret_cast<const Vec16*>(ctx.args.bias) + static_cast<std::int64_t>(token) * vectors;
-    for (std::int32_t index = thread_index(); index < vectors; index += block_threads()) {
-        float acc[Pack16<E>::count] = {};
-        add_rows<E>(rows, count, index, acc);
-        if (ctx.args.bias != nullptr) Pack16<E>::accumulate(acc, load_stream(bias + index));
-        store_stream(out + index, Pack16<E>::round(acc));
+/// Load warp: all rows of one token, piece by piece, choices ascending, which fixes the order of
+/// the sum.
+template <Reach R>
+GIMLET_DEVICE void load_token(const CombineContext<R>& ctx, RingCursor& cursor,
+                              const LaneRow& lane) {
+    const std::uint32_t mask = warp_ballot(lane.address != 0);
+    const std::uint32_t piece_bytes = ctx.exchange.shape.slot_bytes;
+    GIMLET_ROLLED
+    for (std::uint32_t offset = 0; offset < ctx.args.row_bytes; offset += piece_bytes) {
+        if (mask == 0)
+            fill_slot(ctx, cursor, RowTicket{RowTicket::nothing, 0.0f, 1, 0}, nullptr, 0);
+        const std::uint32_t left_bytes = ctx.args.row_bytes - offset;
+        const std::uint32_t bytes = left_bytes < piece_bytes ? left_bytes : piece_bytes;
+        GIMLET_ROLLED
+        for (std::uint32_t left = mask; left != 0; left &= left - 1) {
+            const std::int32_t choice = __ffs(static_cast<int>(left)) - 1;
+            const auto* row = reinterpret_cast<const std::byte*>(shuffle(lane.address, choice));
+            const RowTicket ticket{RowTicket::row, shuffle(lane.weight, choice),
+                                   (left & (left - 1)) == 0 ? 1u : 0u, 0};
+            fill_slot(ctx, cursor, ticket, row + offset, bytes);
+        }
     }
+}
+
+/// Load warp: the block's tokens, then a ticket that stops the sum warps. A failed wait stops them
+/// at once.
+template <Reach R>
+GIMLET_DEVICE void load_tokens(const CombineContext<R>& ctx, const LaneRow& first) {
+    RingCursor cursor;
+    LaneRow next = first;
+    // Rows that peers wrote were acquired by generic loads; the bulk loads below read through the
+    // async proxy.
+    fence_proxy_async();
+    GIMLET_ROLLED
+    for (std::int32_t token = block_index(); token < ctx.args.token_count; token += block_count()) {
+        const LaneRow lane = next;
+        next = lane_row(ctx, token + block_count());
+        if constexpr (R == Reach::gin) {
+            if (!await_chunks(ctx, lane.slot.rank, lane.home)) break;
+            fence_proxy_async();
+        }
+        load_token(ctx, cursor, lane);
+    }
+    fill_slot(ctx, cursor, RowTicket{RowTicket::stop, 0.0f, 1, 0}, nullptr, 0);
+}
+
+/// Sum warps, one unit: adds the slots up to the unit's last, then the bias, and writes the piece.
+/// Returns false at the stop ticket.
+template <ElementType E, Reach R>
+GIMLET_DEVICE bool sum_unit(const CombineContext<R>& ctx, RingCursor& cursor, std::int32_t token,
+                            std::uint32_t offset) {
+    constexpr std::int32_t kElements = Pack16<E>::count;
+    const std::uint32_t left_bytes = ctx.args.row_bytes - offset;
+    const std::uint32_t bytes =
+        left_bytes < ctx.exchange.shape.slot_bytes ? left_bytes : ctx.exchange.shape.slot_bytes;
+    const auto vectors = static_cast<std::int32_t>(bytes / 16u);
+    const std::int32_t stride = block_threads() - kWarpSize;
+    const std::int32_t thread = thread_index() - kWarpSize;
+    float acc[kCombineVectors][kElements] = {};
+    GIMLET_ROLLED
+    for (bool last = false; !last;) {
+        mbarrier_wait(ctx.full + cursor.slot, cursor.round);
+        const RowTicket ticket = ctx.tickets[cursor.slot];
+        if (ticket.kind == RowTicket::stop) return false;
+        last = ticket.last != 0;
+        const auto* data = reinterpret_cast<const Vec16*>(
+            ctx.slots + static_cast<std::uint64_t>(cursor.slot) * ctx.exchange.shape.slot_bytes);
+        GIMLET_UNROLL
+        for (std::int32_t i = 0; i < kCombineVectors; ++i) {
+            const std::int32_t v = thread + i * stride;
+            if (ticket.kind == RowTicket::row && v < vectors) {
+                Pack16<E>::accumulate_scaled(acc[i], load_vec(data + v), ticket.weight);
+            }
+        }
+        warp_sync();
+        if (lane_index() == 0) mbarrier_arrive(ctx.empty + cursor.slot);
+        cursor.advance(ctx.exchange.shape.slots_per_warp);
+    }
+    const std::uint64_t at = static_cast<std::uint64_t>(token) * ctx.args.row_bytes + offset;
+    auto* out = reinterpret_cast<Vec16*>(ctx.args.out + at);
+    const auto* bias =
+        ctx.args.bias == nullptr ? nullptr : reinterpret_cast<const Vec16*>(ctx.args.bias + at);
+    GIMLET_UNROLL
+    for (std::int32_t i = 0; i < kCombineVectors; ++i) {
+        const std::int32_t v = thread + i * stride;
+        if (v >= vectors) continue;
+        if (bias != nullptr) Pack16<E>::accumulate(acc[i], load_stream(bias + v));
+        store_stream(out + v, Pack16<E>::round(acc[i]));
+    }
+    return true;
+}
+
+template <ElementType E, Reach R>
+GIMLET_DEVICE void sum_tokens(const CombineContext<R>& ctx) {
+    RingCursor cursor;
+    GIMLET_ROLLED
+    for (std::int32_t token = block_index(); token < ctx.args.token_count; token += block_count()) {
+        GIMLET_ROLLED
+        for (std::uint32_t offset = 0; offset < ctx.args.row_bytes;
+             offset += ctx.exchange.shape.slot_bytes) {
+            if (!sum_unit<E>(ctx, cursor, token, offset)) return;
+        }
+    }
+}
+
+/// Readies the ring's mbarriers; the block barrier of fill_combine_tables makes them known.
+template <Reach R>
+GIMLET_DEVICE void set_up_ring(const CombineContext<R>& ctx) {
+    const auto sum_warps = static_cast<std::uint32_t>(warp_count() - 1);
+    GIMLET_ROLLED
+    for (std::int32_t i = thread_index(); i < ctx.exchange.shape.slots_per_warp;
+         i += block_threads()) {
+        mbarrier_init(ctx.full + i, 1);
+        mbarrier_init(ctx.empty + i, sum_warps);
+    }
+    mbarrier_init_fence();
 }
 
 /// Block 0: tells every peer that this rank has entered the step, so its rows of this parity are
 /// ready and its home rows are free. LSA: release at system scope after the kernel boundary that
 /// ended the writers.
-GIMLET_DEVICE void announce_ready(const CombineContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void announce_ready(const CombineContext<R>& ctx) {
     if (block_index() != 0) return;
+    GIMLET_ROLLED
     for (std::int32_t peer = thread_index(); peer < ctx.peers.rank_count; peer += block_threads()) {
-        if (is_lsa_peer(ctx.peers, peer)) {
+        if (ctx.is_lsa(peer)) {
             auto* words = reinterpret_cast<std::uint64_t*>(
                 peer_pointer(ctx.peers, peer, ctx.peers.layout.combine_ready));
             store_release<Scope::system>(words + ctx.peers.rank, ctx.epoch);
@@ -115,15 +213,17 @@ GIMLET_DEVICE void announce_ready(const CombineContext& ctx) {
 }
 
 /// Every block waits for every rank. Block-uniform verdict.
-GIMLET_DEVICE bool await_ready(const CombineContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE bool await_ready(const CombineContext<R>& ctx) {
     const WaitScope scope = ctx.wait_scope(Primitive::combine_ready);
     const auto* ready =
         reinterpret_cast<const std::uint64_t*>(ctx.peers.local + ctx.peers.layout.combine_ready);
     const SignalShadow shadow(ctx.peers);
     bool good = true;
+    GIMLET_ROLLED
     for (std::int32_t rank = thread_index(); rank < ctx.peers.rank_count; rank += block_threads()) {
         WaitStatus status = WaitStatus::ok;
-        if (is_lsa_peer(ctx.peers, rank)) {
+        if (ctx.is_lsa(rank)) {
             status = wait_until(scope, WaitTarget{rank, -1, ctx.epoch}, [&](std::uint64_t& seen) {
                 seen = load_acquire<Scope::system>(ready + rank);
                 return static_cast<std::int64_t>(seen - ctx.epoch) >= 0;
@@ -137,22 +237,9 @@ GIMLET_DEVICE bool await_ready(const CombineContext& ctx) {
     return block_all(good);
 }
 
-template <ElementType E>
-GIMLET_DEVICE bool sum_tokens(const CombineContext& ctx, const LaneRow& first) {
-    bool good = true;
-    LaneRow next = first;
-    for (std::int32_t token = block_index(); token < ctx.args.token_count && good;
-         token += block_count()) {
-        const LaneRow lane = next;
-        next = lane_row(ctx, token + block_count());
-        if (ctx.has_gin_peers()) good = await_chunks(ctx, lane.slot.rank, lane.home);
-        if (good) sum_token<E>(ctx, token, lane);
-    }
-    return good;
-}
-
 /// The last block to come closes the step: shadows advance, pushed rows become reusable.
-GIMLET_DEVICE void finish(const CombineContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void finish(const CombineContext<R>& ctx) {
     block_sync();
     if (thread_index() == 0) {
         const auto last = static_cast<std::uint32_t>(block_count()) - 1u;
@@ -167,16 +254,22 @@ GIMLET_DEVICE void finish(const CombineContext& ctx) {
     if (thread_index() == 0) store_relaxed<Scope::gpu>(&ctx.epochs->combine, ctx.epoch);
 }
 
-template <ElementType E>
-GIMLET_GLOBAL void __launch_bounds__(kCombineThreads, kCombineBlocksPerSm)
-    combine_kernel(const CombineArgs args) {
-    const CombineContext ctx(args);
+template <ElementType E, Reach R>
+GIMLET_GLOBAL void __launch_bounds__(kCombineThreads, 1)
+    combine_kernel(const GIMLET_GRID_CONSTANT CombineArgs args) {
+    const CombineContext<R> ctx(args);
+    set_up_ring(ctx);
     fill_combine_tables(ctx);
     announce_ready(ctx);
-    const LaneRow first = lane_row(ctx, block_index());
+    LaneRow first{};
+    if (warp_index() == 0) first = lane_row(ctx, block_index());
     if (await_ready(ctx)) {
-        if (ctx.has_gin_peers()) push_chunks(ctx);
-        sum_tokens<E>(ctx, first);
+        if constexpr (R == Reach::gin) push_chunks(ctx);
+        if (warp_index() == 0) {
+            load_tokens(ctx, first);
+        } else {
+            sum_tokens<E>(ctx);
+        }
     }
     finish(ctx);
 }
@@ -188,36 +281,49 @@ namespace {
 
 using CombineKernel = void (*)(CombineArgs);
 
-/// Null for types that cannot be summed.
+template <Reach R>
 CombineKernel combine_kernel_of(ElementType type) {
     switch (type) {
-        case ElementType::float32: return device::combine_kernel<ElementType::float32>;
-        case ElementType::float16: return device::combine_kernel<ElementType::float16>;
-        case ElementType::bfloat16: return device::combine_kernel<ElementType::bfloat16>;
+        case ElementType::float32: return device::combine_kernel<ElementType::float32, R>;
+        case ElementType::float16: return device::combine_kernel<ElementType::float16, R>;
+        case ElementType::bfloat16: return device::combine_kernel<ElementType::bfloat16, R>;
         case ElementType::float8_e4m3: return nullptr;
     }
     return nullptr;
 }
 
+/// Null for types that cannot be summed.
+CombineKernel combine_kernel_of(ElementType type, Reach reach) {
+    return reach == Reach::gin ? combine_kernel_of<Reach::gin>(type)
+                               : combine_kernel_of<Reach::lsa>(type);
+}
+
 }  // namespace
+
+std::uint32_t combine_shared_bytes(const KernelShape& shape, std::int32_t rank_count) {
+    return CombineSharedLayout::build(shape, rank_count).total_bytes;
+}
+
+std::uint32_t combine_max_slot_bytes(std::int32_t thread_count) {
+    return CombineSharedLayout::max_slot_bytes(thread_count);
+}
 
 cudaError_t prepare_combine() {
     for (const ElementType type :
          {ElementType::float32, ElementType::float16, ElementType::bfloat16}) {
-        const cudaError_t error = raise_shared_limit(combine_kernel_of(type));
-        if (error != cudaSuccess) return error;
+        for (const Reach reach : {Reach::lsa, Reach::gin}) {
+            const cudaError_t error = raise_shared_limit(combine_kernel_of(type, reach));
+            if (error != cudaSuccess) return error;
+        }
     }
     return cudaSuccess;
 }
 
 cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream) {
-    const CombineKernel kernel = combine_kernel_of(args.element_type);
+    const CombineKernel kernel =
+        combine_kernel_of(args.element_type, reach_of(args.exchange.peers));
     if (kernel == nullptr) return cudaErrorInvalidValue;
-    KernelShape shape = args.exchange.shape;
-    shape.shared_bytes =
-        CombineSharedLayout::build(args.exchange.peers.rank_count, shape.thread_count / kWarpSize)
-            .total_bytes;
-    return launch(kernel, shape, stream, args);
+    return launch(kernel, args.exchange.shape, stream, args);
 }
 
 }  // namespace gimlet

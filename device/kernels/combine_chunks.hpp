@@ -2,46 +2,23 @@
 #pragma once
 
 #include "device/channel/context_map.hpp"
+#include "device/core/bulk.hpp"
 #include "device/core/group.hpp"
 #include "device/core/memory.hpp"
 #include "device/core/numeric.hpp"
 #include "device/core/peer.hpp"
 #include "device/core/wait.hpp"
+#include "device/kernels/combine_shared.hpp"
+#include "device/kernels/reach.hpp"
 #include "device/sync/signal_shadow.hpp"
 
 // The GIN half of combine: ranks that processed a token push its rows home in chunks of consecutive
 // rows, the same chunks (and contexts) in which dispatch brought them.
 namespace gimlet {
 
-/// Dynamic shared memory of the combine kernel.
-struct CombineSharedLayout {
-    std::uint32_t peer_base;    ///< u64[R]: window base of an LSA peer, 0 for a GIN peer
-    std::uint32_t first_chunk;  ///< i32[R + 1]: first chunk of this rank's rows at each GIN peer
-    std::uint32_t verdict;      ///< u32
-    std::uint32_t warp_rows;    ///< per warp: u64[32] row addresses, float[32] weights
-    std::uint32_t total_bytes;
-
-    static constexpr std::uint32_t kWarpBytes = kWarpSize * 12u;
-
-    static constexpr CombineSharedLayout build(std::int32_t rank_count, std::int32_t warp_count) {
-        const auto ranks = static_cast<std::uint32_t>(rank_count);
-        CombineSharedLayout out{};
-        out.first_chunk = ranks * 8u;
-        out.verdict = out.first_chunk + (ranks + 1u) * 4u;
-        out.warp_rows = (out.verdict + 4u + 15u) / 16u * 16u;
-        out.total_bytes = out.warp_rows + static_cast<std::uint32_t>(warp_count) * kWarpBytes;
-        return out;
-    }
-};
-
 namespace device {
 
-/// One warp's list of the rows that make up its current token, in shared memory.
-struct WarpRows {
-    std::uint64_t* address;
-    float* weight;
-};
-
+template <Reach R>
 struct CombineContext {
     const CombineArgs& args;
     const ExchangeArgs& exchange;
@@ -49,7 +26,10 @@ struct CombineContext {
     std::uint64_t* peer_base;
     std::int32_t* first_chunk;
     std::uint32_t* verdict;
-    std::byte* row_lists;
+    std::byte* slots;
+    Mbarrier* full;
+    Mbarrier* empty;
+    RowTicket* tickets;
     EpochWords* epochs;
     std::uint64_t epoch;
     std::int32_t parity;
@@ -57,24 +37,21 @@ struct CombineContext {
     GIMLET_DEVICE explicit CombineContext(const CombineArgs& a)
         : args(a), exchange(a.exchange), peers(a.exchange.peers) {
         std::byte* shared = dynamic_shared_memory();
-        const auto layout = CombineSharedLayout::build(peers.rank_count, warp_count());
+        const auto layout = CombineSharedLayout::build(exchange.shape, peers.rank_count);
         peer_base = reinterpret_cast<std::uint64_t*>(shared + layout.peer_base);
         first_chunk = reinterpret_cast<std::int32_t*>(shared + layout.first_chunk);
         verdict = reinterpret_cast<std::uint32_t*>(shared + layout.verdict);
-        row_lists = shared + layout.warp_rows;
+        slots = shared + layout.slots;
+        full = reinterpret_cast<Mbarrier*>(shared + layout.full);
+        empty = reinterpret_cast<Mbarrier*>(shared + layout.empty);
+        tickets = reinterpret_cast<RowTicket*>(shared + layout.tickets);
         epochs = reinterpret_cast<EpochWords*>(peers.local + peers.layout.epochs);
         epoch = epochs->combine + 1;
         parity = static_cast<std::int32_t>(epoch % kBufferCount);
     }
-    GIMLET_DEVICE WarpRows warp_rows(std::int32_t warp) const {
-        std::byte* list =
-            row_lists + static_cast<std::uint32_t>(warp) * CombineSharedLayout::kWarpBytes;
-        return WarpRows{reinterpret_cast<std::uint64_t*>(list),
-                        reinterpret_cast<float*>(list + kWarpSize * 8)};
-    }
     GIMLET_DEVICE bool rank_major() const { return exchange.layout == Layout::rank_major; }
-    GIMLET_DEVICE bool has_gin_peers() const {
-        return peers.gin_context_count > 0 && peers.lsa_size < peers.rank_count;
+    GIMLET_DEVICE bool is_lsa(std::int32_t rank) const {
+        return R == Reach::lsa || is_lsa_peer(peers, rank);
     }
     GIMLET_DEVICE SignalMap signals() const { return SignalMap{peers.rank_count}; }
     GIMLET_DEVICE ContextMap contexts() const { return ContextMap{peers.gin_context_count}; }
@@ -115,11 +92,14 @@ struct HomePosition {
     std::int32_t chunk;
 };
 
-GIMLET_DEVICE HomePosition home_position(const CombineContext& ctx, std::int32_t home,
+template <Reach R>
+GIMLET_DEVICE HomePosition home_position(const CombineContext<R>& ctx, std::int32_t home,
                                          std::int32_t rank) {
     HomePosition out{0, 0};
+    GIMLET_ROLLED
     for (std::int32_t other = 0; other < rank; ++other) {
         if (ctx.same_team(other, home)) continue;
+        GIMLET_ROLLED
         for (std::int32_t key = ctx.first_key(other); key < ctx.key_end(other); ++key) {
             const std::int32_t rows = ctx.count(home, ctx.key_word(key));
             out.row += rows;
@@ -130,13 +110,15 @@ GIMLET_DEVICE HomePosition home_position(const CombineContext& ctx, std::int32_t
 }
 
 /// Fills peer_base and first_chunk. Ends with a block barrier.
-GIMLET_DEVICE void fill_combine_tables(const CombineContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void fill_combine_tables(const CombineContext<R>& ctx) {
+    GIMLET_ROLLED
     for (std::int32_t rank = thread_index(); rank <= ctx.peers.rank_count;
          rank += block_threads()) {
-        if (ctx.has_gin_peers())
+        if constexpr (R == Reach::gin)
             ctx.first_chunk[rank] = home_position(ctx, ctx.peers.rank, rank).chunk;
         if (rank == ctx.peers.rank_count) break;
-        const bool lsa = is_lsa_peer(ctx.peers, rank);
+        const bool lsa = ctx.is_lsa(rank);
         ctx.peer_base[rank] =
             lsa ? reinterpret_cast<std::uint64_t>(peer_pointer(ctx.peers, rank, 0)) : 0;
     }
@@ -145,30 +127,38 @@ GIMLET_DEVICE void fill_combine_tables(const CombineContext& ctx) {
 
 /// Row of combine_rows where the rows of `home` for `key` start: aligned block starts plus the
 /// sources below.
-GIMLET_DEVICE std::int64_t key_start(const CombineContext& ctx, std::int32_t home,
+template <Reach R>
+GIMLET_DEVICE std::int64_t key_start(const CombineContext<R>& ctx, std::int32_t home,
                                      std::int32_t key) {
     std::int64_t start = 0;
+    GIMLET_ROLLED
     for (std::int32_t other = ctx.first_key(ctx.peers.rank); other < key; ++other) {
         std::int64_t total = 0;
+        GIMLET_ROLLED
         for (std::int32_t s = 0; s < ctx.peers.rank_count; ++s)
             total += ctx.count(s, ctx.key_word(other));
         const std::int64_t alignment = ctx.exchange.expert_alignment;
         start += (total + alignment - 1) / alignment * alignment;
     }
+    GIMLET_ROLLED
     for (std::int32_t s = 0; s < home; ++s) start += ctx.count(s, ctx.key_word(key));
     return start;
 }
 
 /// One thread pushes all chunks of one (home rank, context), in chunk order, each with a strong
 /// signal: the n-th signal means that n chunks of this pair have landed.
-GIMLET_DEVICE void push_pair(const CombineContext& ctx, std::int32_t home, std::int32_t context) {
+template <Reach R>
+GIMLET_DEVICE void push_pair(const CombineContext<R>& ctx, std::int32_t home,
+                             std::int32_t context) {
     const ncclGin gin = gin_context(ctx.peers, context);
     const std::uint64_t row_bytes = ctx.args.row_bytes;
     HomePosition at = home_position(ctx, home, ctx.peers.rank);
+    GIMLET_ROLLED
     for (std::int32_t key = ctx.first_key(ctx.peers.rank); key < ctx.key_end(ctx.peers.rank);
          ++key) {
         const std::int32_t rows = ctx.count(home, ctx.key_word(key));
         const std::int64_t from = rows > 0 ? key_start(ctx, home, key) : 0;
+        GIMLET_ROLLED
         for (std::int32_t chunk = 0; chunk < ctx.chunks_of(rows); ++chunk) {
             if (ctx.contexts().data_context(at.chunk + chunk) != context) continue;
             const std::int32_t first = chunk * ctx.exchange.chunk_rows;
@@ -191,24 +181,27 @@ GIMLET_DEVICE void push_pair(const CombineContext& ctx, std::int32_t home, std::
 
 /// Pairs are dealt to blocks first, then to threads. The peers' ready signals must have been seen:
 /// home rows are free.
-GIMLET_DEVICE void push_chunks(const CombineContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void push_chunks(const CombineContext<R>& ctx) {
     const std::int32_t contexts = ctx.contexts().data_context_count();
     const std::int32_t pairs = ctx.peers.rank_count * contexts;
     const std::int32_t lane = thread_index() * block_count() + block_index();
+    GIMLET_ROLLED
     for (std::int32_t pair = lane; pair < pairs; pair += block_threads() * block_count()) {
         const std::int32_t home = pair / contexts;
-        if (!is_lsa_peer(ctx.peers, home))
-            push_pair(ctx, home, ctx.contexts().data_context(pair % contexts));
+        if (!ctx.is_lsa(home)) push_pair(ctx, home, ctx.contexts().data_context(pair % contexts));
     }
     warp_sync();
 }
 
 /// Chunks of `rank` with numbers below `chunk_end` that travel on `context`, counted from this
 /// rank's first there.
-GIMLET_DEVICE std::int32_t chunks_on_context(const CombineContext& ctx, std::int32_t rank,
+template <Reach R>
+GIMLET_DEVICE std::int32_t chunks_on_context(const CombineContext<R>& ctx, std::int32_t rank,
                                              std::int32_t context, std::int32_t chunk_end) {
     std::int32_t count = 0;
     const std::int32_t stride = ctx.contexts().data_context_count();
+    GIMLET_ROLLED
     for (std::int32_t i = 0; i < stride; ++i) {
         const std::int32_t first = ctx.first_chunk[rank] + i;
         if (ctx.contexts().data_context(first) != context || first >= chunk_end) continue;
@@ -217,9 +210,10 @@ GIMLET_DEVICE std::int32_t chunks_on_context(const CombineContext& ctx, std::int
     return count;
 }
 
-/// Waits, lane by lane, for the chunk that brings the lane's row home. Block-uniform verdict: all
-/// warps of the block look at the same token.
-GIMLET_DEVICE bool await_chunks(const CombineContext& ctx, std::int32_t rank, const HomeRef& home) {
+/// Waits, lane by lane, for the chunk that brings the lane's row home. Warp-uniform verdict.
+template <Reach R>
+GIMLET_DEVICE bool await_chunks(const CombineContext<R>& ctx, std::int32_t rank,
+                                const HomeRef& home) {
     WaitStatus status = WaitStatus::ok;
     if (home.row >= 0) {
         const std::int32_t context = ctx.contexts().data_context(home.chunk);
@@ -229,18 +223,20 @@ GIMLET_DEVICE bool await_chunks(const CombineContext& ctx, std::int32_t rank, co
             shadow.wait_meet(ctx.wait_scope(Primitive::combine_chunk), rank, context,
                              ctx.signals().combine_chunk(rank), static_cast<std::uint64_t>(needed));
     }
-    return block_all(status == WaitStatus::ok);
+    return warp_ok(status);
 }
 
 /// Last block: shadows move past this step's signals; flush makes the pushed rows reusable.
-GIMLET_DEVICE void settle_chunks(const CombineContext& ctx) {
-    if (!ctx.has_gin_peers()) return;
+template <Reach R>
+GIMLET_DEVICE void settle_chunks(const CombineContext<R>& ctx) {
+    if constexpr (R == Reach::lsa) return;
     const SignalShadow shadow(ctx.peers);
     const std::int32_t contexts = ctx.contexts().data_context_count();
+    GIMLET_ROLLED
     for (std::int32_t i = thread_index(); i < ctx.peers.rank_count * (contexts + 1);
          i += block_threads()) {
         const std::int32_t rank = i / (contexts + 1);
-        if (is_lsa_peer(ctx.peers, rank)) continue;
+        if (ctx.is_lsa(rank)) continue;
         const std::int32_t which = i % (contexts + 1);
         if (which == contexts) {
             shadow.advance(ctx.contexts().notify_context(), ctx.signals().combine_ready(rank), 1);
@@ -252,6 +248,7 @@ GIMLET_DEVICE void settle_chunks(const CombineContext& ctx) {
         shadow.advance(context, ctx.signals().combine_chunk(rank),
                        static_cast<std::uint64_t>(chunks));
     }
+    GIMLET_ROLLED
     for (std::int32_t context = warp_index(); context < ctx.peers.gin_context_count;
          context += warp_count()) {
         const ncclGin gin = gin_context(ctx.peers, context);

@@ -11,11 +11,13 @@ namespace {
 inline constexpr int kDispatchThreads = 512;
 
 GIMLET_DEVICE void zero(std::int32_t* words, std::int32_t count) {
+    GIMLET_ROLLED
     for (std::int32_t i = thread_index(); i < count; i += block_threads()) words[i] = 0;
 }
 
 /// Zeroes the shared tables and starts the first loads. Ends with a block barrier.
-GIMLET_DEVICE void set_up(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void set_up(const DispatchContext<R>& ctx) {
     start_loads(ctx);
     if (thread_index() == 0) *ctx.verdict = 0;
     const std::int32_t keys = ctx.key_total_count();
@@ -24,14 +26,15 @@ GIMLET_DEVICE void set_up(const DispatchContext& ctx) {
     zero(ctx.key_base, keys);
     zero(ctx.key_total, keys);
     zero(ctx.source_rows, ctx.peers.rank_count);
-    zero(ctx.expert_rows, ctx.exchange.experts.max_local_count());
+    zero(ctx.expert_rows, ctx.experts.max_local_count());
     fill_peer_bases(ctx);
     block_sync();
 }
 
 /// Counts, exchanges counts, computes slots. Block-uniform: false = the step failed, nothing may be
 /// sent.
-GIMLET_DEVICE bool find_slots(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE bool find_slots(const DispatchContext<R>& ctx) {
     const bool fresh = ctx.args.mode == RoutingMode::fresh;
     if (fresh) count_tokens(ctx);
     send_count_rows(ctx);
@@ -45,21 +48,24 @@ GIMLET_DEVICE bool find_slots(const DispatchContext& ctx) {
 /// Last block of the grid, all threads: tells every peer that this rank's rows of the step are
 /// complete. Before: all blocks' writes happen-before (acq_rel on the finished counter, then a
 /// block barrier).
-GIMLET_DEVICE void announce_rows(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void announce_rows(const DispatchContext<R>& ctx) {
     const std::int32_t contexts = ctx.contexts().data_context_count();
+    GIMLET_ROLLED
     for (std::int32_t peer = thread_index(); peer < ctx.peers.rank_count; peer += block_threads()) {
-        if (!is_lsa_peer(ctx.peers, peer)) continue;
+        if (!ctx.is_lsa(peer)) continue;
         auto* words = reinterpret_cast<std::uint64_t*>(
             peer_pointer(ctx.peers, peer, ctx.peers.layout.dispatch_arrival));
         store_release<Scope::system>(words + ctx.peers.rank, ctx.epoch);
     }
-    if (!ctx.has_gin_peers()) return;
+    if constexpr (R == Reach::lsa) return;
     // A strong signal covers one (context, peer): every context that may have carried rows rings
     // once. It also rings the doorbell of whatever is still queued there.
+    GIMLET_ROLLED
     for (std::int32_t i = thread_index(); i < ctx.peers.rank_count * contexts;
          i += block_threads()) {
         const std::int32_t peer = i / contexts;
-        if (is_lsa_peer(ctx.peers, peer)) continue;
+        if (ctx.is_lsa(peer)) continue;
         const ncclGin gin = gin_context(ctx.peers, ctx.contexts().data_context(i % contexts));
         gin.signal(world_team(ctx.peers), peer,
                    ncclGin_StrongSignalInc{ctx.signals().dispatch_arrival(ctx.peers.rank)});
@@ -68,14 +74,16 @@ GIMLET_DEVICE void announce_rows(const DispatchContext& ctx) {
 
 /// Last block, all threads: waits until the rows of every source have landed here. Block-uniform
 /// verdict.
-GIMLET_DEVICE bool await_rows(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE bool await_rows(const DispatchContext<R>& ctx) {
     const WaitScope scope = ctx.wait_scope(Primitive::dispatch_arrival);
     const auto* arrival =
         reinterpret_cast<const std::uint64_t*>(ctx.peers.local + ctx.peers.layout.dispatch_arrival);
     bool good = true;
+    GIMLET_ROLLED
     for (std::int32_t source = thread_index(); source < ctx.peers.rank_count;
          source += block_threads()) {
-        if (!is_lsa_peer(ctx.peers, source)) continue;
+        if (!ctx.is_lsa(source)) continue;
         const WaitStatus status =
             wait_until(scope, WaitTarget{source, -1, ctx.epoch}, [&](std::uint64_t& seen) {
                 seen = load_acquire<Scope::system>(arrival + source);
@@ -83,13 +91,14 @@ GIMLET_DEVICE bool await_rows(const DispatchContext& ctx) {
             });
         good = good && status == WaitStatus::ok;
     }
-    if (!ctx.has_gin_peers()) return block_all(good);
+    if constexpr (R == Reach::lsa) return block_all(good);
     const SignalShadow shadow(ctx.peers);
     const std::int32_t contexts = ctx.contexts().data_context_count();
+    GIMLET_ROLLED
     for (std::int32_t i = thread_index(); i < ctx.peers.rank_count * contexts;
          i += block_threads()) {
         const std::int32_t source = i / contexts;
-        if (is_lsa_peer(ctx.peers, source)) continue;
+        if (ctx.is_lsa(source)) continue;
         const std::int32_t context = ctx.contexts().data_context(i % contexts);
         const WaitStatus status =
             shadow.wait_meet(scope, source, context, ctx.signals().dispatch_arrival(source), 1);
@@ -100,14 +109,16 @@ GIMLET_DEVICE bool await_rows(const DispatchContext& ctx) {
 
 /// Last block: advances the shadows of this step's signals and frees the send buffers (flush =
 /// sources reusable).
-GIMLET_DEVICE void settle_gin(const DispatchContext& ctx) {
-    if (!ctx.has_gin_peers()) return;
+template <Reach R>
+GIMLET_DEVICE void settle_gin(const DispatchContext<R>& ctx) {
+    if constexpr (R == Reach::lsa) return;
     const SignalShadow shadow(ctx.peers);
     const std::int32_t contexts = ctx.contexts().data_context_count();
+    GIMLET_ROLLED
     for (std::int32_t i = thread_index(); i < ctx.peers.rank_count * (contexts + 1);
          i += block_threads()) {
         const std::int32_t source = i / (contexts + 1);
-        if (is_lsa_peer(ctx.peers, source)) continue;
+        if (ctx.is_lsa(source)) continue;
         const std::int32_t which = i % (contexts + 1);
         if (which == contexts) {
             shadow.advance(ctx.contexts().notify_context(), ctx.signals().count_row(source), 1);
@@ -116,6 +127,7 @@ GIMLET_DEVICE void settle_gin(const DispatchContext& ctx) {
                            ctx.signals().dispatch_arrival(source), 1);
         }
     }
+    GIMLET_ROLLED
     for (std::int32_t context = warp_index(); context < ctx.peers.gin_context_count;
          context += warp_count()) {
         const ncclGin gin = gin_context(ctx.peers, context);
@@ -124,7 +136,8 @@ GIMLET_DEVICE void settle_gin(const DispatchContext& ctx) {
 }
 
 /// All threads of every block. The last block to come announces, waits and closes the step.
-GIMLET_DEVICE void finish(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void finish(const DispatchContext<R>& ctx) {
     block_sync();
     if (thread_index() == 0) {
         const auto last = static_cast<std::uint32_t>(block_count()) - 1u;
@@ -142,8 +155,10 @@ GIMLET_DEVICE void finish(const DispatchContext& ctx) {
     if (thread_index() == 0) store_relaxed<Scope::gpu>(&ctx.epochs->dispatch, ctx.epoch);
 }
 
-GIMLET_GLOBAL void __launch_bounds__(kDispatchThreads, 1) dispatch_kernel(const DispatchArgs args) {
-    const DispatchContext ctx(args);
+template <Reach R>
+GIMLET_GLOBAL void __launch_bounds__(kDispatchThreads, 1)
+    dispatch_kernel(const GIMLET_GRID_CONSTANT DispatchKernelArgs args) {
+    const DispatchContext<R> ctx(args);
     set_up(ctx);
     if (find_slots(ctx)) {
         if (warp_index() < ctx.exchange.shape.copy_warps) {
@@ -169,11 +184,26 @@ std::uint32_t dispatch_shared_bytes(const ExchangeArgs& exchange, const KernelSh
 }
 
 cudaError_t prepare_dispatch() {
-    return raise_shared_limit(device::dispatch_kernel);
+    if (const cudaError_t error = raise_shared_limit(device::dispatch_kernel<Reach::lsa>);
+        error != cudaSuccess) {
+        return error;
+    }
+    return raise_shared_limit(device::dispatch_kernel<Reach::gin>);
 }
 
 cudaError_t launch_dispatch(const DispatchArgs& args, cudaStream_t stream) {
-    return launch(device::dispatch_kernel, args.exchange.shape, stream, args);
+    const ExchangeArgs& exchange = args.exchange;
+    const KernelShape& shape = exchange.shape;
+    const device::DispatchKernelArgs kernel_args{
+        args,
+        DispatchSharedLayout::build(shape, exchange.peers.rank_count, exchange.experts.expert_count,
+                                    exchange.layout),
+        ExpertLookup::from(exchange.experts),
+        (args.token_count + shape.block_count - 1) / shape.block_count};
+    const auto kernel = reach_of(exchange.peers) == Reach::gin
+                            ? device::dispatch_kernel<Reach::gin>
+                            : device::dispatch_kernel<Reach::lsa>;
+    return launch(kernel, shape, stream, kernel_args);
 }
 
 }  // namespace gimlet

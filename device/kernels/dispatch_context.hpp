@@ -8,6 +8,7 @@
 #include "device/core/peer.hpp"
 #include "device/core/wait.hpp"
 #include "device/kernels/dispatch_shared.hpp"
+#include "device/kernels/reach.hpp"
 
 namespace gimlet::device {
 
@@ -24,11 +25,21 @@ GIMLET_DEVICE bool has_tag(std::uint64_t word, std::uint64_t epoch) {
     return static_cast<std::uint32_t>(word >> 32) == static_cast<std::uint32_t>(epoch);
 }
 
+/// What the kernel gets: the caller's arguments, and what the host worked out from them once.
+struct DispatchKernelArgs {
+    DispatchArgs args;
+    DispatchSharedLayout shared;
+    ExpertLookup experts;
+    std::int32_t tokens_per_block;
+};
+
 /// One block's view of a running dispatch: its pointers into shared memory, its tokens, its epoch.
+template <Reach R>
 struct DispatchContext {
     const DispatchArgs& args;
     const ExchangeArgs& exchange;
     const PeerHandles& peers;
+    const ExpertLookup& experts;
     std::byte* slots;
     Mbarrier* mbarriers;
     std::uint64_t* peer_base;
@@ -48,11 +59,13 @@ struct DispatchContext {
     std::int32_t token_begin;  ///< this block's tokens: [token_begin, token_end)
     std::int32_t token_end;
 
-    GIMLET_DEVICE explicit DispatchContext(const DispatchArgs& a)
-        : args(a), exchange(a.exchange), peers(a.exchange.peers) {
+    GIMLET_DEVICE explicit DispatchContext(const DispatchKernelArgs& k)
+        : args(k.args),
+          exchange(k.args.exchange),
+          peers(k.args.exchange.peers),
+          experts(k.experts) {
         std::byte* shared = dynamic_shared_memory();
-        const auto layout = DispatchSharedLayout::build(
-            exchange.shape, peers.rank_count, exchange.experts.expert_count, exchange.layout);
+        const DispatchSharedLayout& layout = k.shared;
         slots = shared + layout.slots;
         mbarriers = reinterpret_cast<Mbarrier*>(shared + layout.mbarriers);
         peer_base = reinterpret_cast<std::uint64_t*>(shared + layout.peer_base);
@@ -69,27 +82,26 @@ struct DispatchContext {
         epochs = reinterpret_cast<EpochWords*>(peers.local + peers.layout.epochs);
         epoch = epochs->dispatch + 1;
         parity = static_cast<std::int32_t>(epoch % kBufferCount);
-        const std::int32_t blocks = block_count();
-        const std::int32_t per_block = (args.token_count + blocks - 1) / blocks;
-        const std::int32_t begin = block_index() * per_block;
+        const std::int32_t begin = block_index() * k.tokens_per_block;
         token_begin = begin < args.token_count ? begin : args.token_count;
-        token_end = begin + per_block < args.token_count ? begin + per_block : args.token_count;
+        token_end = begin + k.tokens_per_block;
+        if (token_end > args.token_count) token_end = args.token_count;
         if (token_end < token_begin) token_end = token_begin;
     }
 
     GIMLET_DEVICE bool rank_major() const { return exchange.layout == Layout::rank_major; }
     GIMLET_DEVICE std::int32_t key_total_count() const {
-        return rank_major() ? peers.rank_count : exchange.experts.expert_count;
+        return rank_major() ? peers.rank_count : experts.expert_count;
     }
     GIMLET_DEVICE std::int32_t rank_of_key(std::int32_t key) const {
-        return rank_major() ? key : exchange.experts.rank_of(key);
+        return rank_major() ? key : experts.rank_of(key);
     }
     /// Index of a key's count in a count row.
     GIMLET_DEVICE std::int32_t key_word(std::int32_t key) const {
         return rank_major() ? 1 + key : 1 + peers.rank_count + key;
     }
-    GIMLET_DEVICE bool has_gin_peers() const {
-        return peers.gin_context_count > 0 && peers.lsa_size < peers.rank_count;
+    GIMLET_DEVICE bool is_lsa(std::int32_t rank) const {
+        return R == Reach::lsa || is_lsa_peer(peers, rank);
     }
     GIMLET_DEVICE SignalMap signals() const { return SignalMap{peers.rank_count}; }
     GIMLET_DEVICE ContextMap contexts() const { return ContextMap{peers.gin_context_count}; }
@@ -113,9 +125,8 @@ struct DispatchContext {
     GIMLET_DEVICE std::int32_t lane_expert(std::int32_t token, std::int32_t lane) const {
         if (lane >= exchange.topk) return -1;
         const std::int64_t expert = raw_expert(token, lane);
-        return expert >= 0 && expert < exchange.experts.expert_count
-                   ? static_cast<std::int32_t>(expert)
-                   : -1;
+        return expert >= 0 && expert < experts.expert_count ? static_cast<std::int32_t>(expert)
+                                                            : -1;
     }
 
     GIMLET_DEVICE WaitScope wait_scope(Primitive primitive) const {
@@ -143,9 +154,10 @@ struct TokenChoices {
 
 /// Warp-uniform. rank_major: the lowest choice of each distinct rank opens the row; expert_major:
 /// every choice does.
-GIMLET_DEVICE TokenChoices token_choices(const DispatchContext& ctx, std::int32_t expert) {
+template <Reach R>
+GIMLET_DEVICE TokenChoices token_choices(const DispatchContext<R>& ctx, std::int32_t expert) {
     TokenChoices out{expert, -1, -1};
-    if (expert >= 0) out.rank = ctx.exchange.experts.rank_of(expert);
+    if (expert >= 0) out.rank = ctx.experts.rank_of(expert);
     if (ctx.rank_major()) {
         const std::uint32_t same = __match_any_sync(0xffffffffu, out.rank);
         const bool first = __ffs(static_cast<int>(same)) - 1 == lane_index();

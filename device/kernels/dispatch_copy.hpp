@@ -15,7 +15,9 @@ inline constexpr std::int32_t kWritersPerRow = 2;
 /// it. One thread, after its writes of that row are complete (bulk: wait_group; stores: behind a
 /// warp barrier). The acq_rel count at gpu scope hands the other writers' bytes to the putter; the
 /// put itself releases to the NIC.
-GIMLET_DEVICE void count_send_row(const DispatchContext& ctx, std::int32_t key, std::int32_t home) {
+template <Reach R>
+GIMLET_DEVICE void count_send_row(const DispatchContext<R>& ctx, std::int32_t key,
+                                  std::int32_t home) {
     const std::int32_t ordinal = home - ctx.key_send[key];
     const std::int32_t chunk = ordinal / ctx.exchange.chunk_rows;
     const std::int32_t first = chunk * ctx.exchange.chunk_rows;
@@ -53,7 +55,8 @@ struct LaneTarget {
 };
 
 /// Reads the routing of `token`; lanes below K. The key is looked up only for GIN rows.
-GIMLET_DEVICE LaneTarget lane_target(const DispatchContext& ctx, std::int32_t token) {
+template <Reach R>
+GIMLET_DEVICE LaneTarget lane_target(const DispatchContext<R>& ctx, std::int32_t token) {
     LaneTarget out{nullptr, -1, -1, false};
     const std::int32_t lane = lane_index();
     if (lane >= ctx.exchange.topk) return out;
@@ -62,7 +65,7 @@ GIMLET_DEVICE LaneTarget lane_target(const DispatchContext& ctx, std::int32_t to
     if (ref.rank < 0) return out;
     out.active = true;
     const std::uint64_t base = ctx.peer_base[ref.rank];
-    if (base != 0) {
+    if (R == Reach::lsa || base != 0) {
         out.window = reinterpret_cast<std::byte*>(base);
         out.index = ref.slot;
         return out;
@@ -82,7 +85,8 @@ struct CopyUnits {
     std::uint32_t row_bytes;
     std::uint32_t piece_bytes;
 
-    GIMLET_DEVICE explicit CopyUnits(const DispatchContext& ctx) {
+    template <Reach R>
+    GIMLET_DEVICE explicit CopyUnits(const DispatchContext<R>& ctx) {
         const KernelShape& shape = ctx.exchange.shape;
         row_bytes = ctx.exchange.token_layout.row_bytes;
         piece_bytes = shape.slot_bytes;
@@ -112,7 +116,8 @@ struct CopyRing {
     std::int32_t depth;
     std::uint32_t slot_bytes;
 
-    GIMLET_DEVICE explicit CopyRing(const DispatchContext& ctx) {
+    template <Reach R>
+    GIMLET_DEVICE explicit CopyRing(const DispatchContext<R>& ctx) {
         const KernelShape& shape = ctx.exchange.shape;
         depth = shape.slots_per_warp;
         slot_bytes = shape.slot_bytes;
@@ -126,7 +131,8 @@ struct CopyRing {
 
 /// Lane 0 starts the bulk load of one unit. The slot must be free: its earlier stores have been
 /// read.
-GIMLET_DEVICE void load_unit(const DispatchContext& ctx, const CopyUnits& units,
+template <Reach R>
+GIMLET_DEVICE void load_unit(const DispatchContext<R>& ctx, const CopyUnits& units,
                              const CopyRing& ring, std::int32_t unit) {
     if (lane_index() != 0 || unit >= units.count) return;
     Mbarrier* barrier = ring.barriers + unit % ring.depth;
@@ -139,24 +145,29 @@ GIMLET_DEVICE void load_unit(const DispatchContext& ctx, const CopyUnits& units,
 /// Readies the warp's ring and starts the first loads: they need no slots and no peers, so they run
 /// while the counts are exchanged. The other lanes may wait on the ring's mbarriers behind the next
 /// block barrier.
-GIMLET_DEVICE void start_loads(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void start_loads(const DispatchContext<R>& ctx) {
     if (warp_index() >= ctx.exchange.shape.copy_warps) return;
     const CopyUnits units(ctx);
     const CopyRing ring(ctx);
     if (lane_index() == 0) {
+        GIMLET_ROLLED
         for (std::int32_t slot = 0; slot < ring.depth; ++slot)
             mbarrier_init(ring.barriers + slot, 1);
         mbarrier_init_fence();
     }
+    GIMLET_ROLLED
     for (std::int32_t unit = 0; unit < ring.depth; ++unit) load_unit(ctx, units, ring, unit);
 }
 
 /// Drains loads that start_loads began when the step fails before its copy phase: shared memory
 /// must not be written after the block has left.
-GIMLET_DEVICE void abandon_loads(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void abandon_loads(const DispatchContext<R>& ctx) {
     if (warp_index() >= ctx.exchange.shape.copy_warps) return;
     const CopyUnits units(ctx);
     const CopyRing ring(ctx);
+    GIMLET_ROLLED
     for (std::int32_t unit = 0; unit < ring.depth && unit < units.count; ++unit) {
         mbarrier_wait(ring.barriers + unit, 0);
     }
@@ -164,14 +175,16 @@ GIMLET_DEVICE void abandon_loads(const DispatchContext& ctx) {
 
 /// Copy warps: rows from the caller's tensor to their final slots (or to the send buffer). On
 /// return all stores of the calling thread are complete, not only read.
-GIMLET_DEVICE void copy_rows(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void copy_rows(const DispatchContext<R>& ctx) {
     const CopyUnits units(ctx);
     const CopyRing ring(ctx);
     const RegionOffsets& regions = ctx.exchange.regions;
-    const bool gin_peers = ctx.has_gin_peers();
+    constexpr bool gin_peers = R == Reach::gin;
     LaneTarget target{};
     LaneTarget previous{};
     LaneTarget next = units.count > 0 ? lane_target(ctx, units.token(0)) : LaneTarget{};
+    GIMLET_ROLLED
     for (std::int32_t unit = 0; unit < units.count; ++unit) {
         if (unit % units.pieces == 0) {
             previous = target;
@@ -190,7 +203,7 @@ GIMLET_DEVICE void copy_rows(const DispatchContext& ctx) {
         }
         bulk_commit();
         // All groups but the newest are done: the unit before this one has left its slot.
-        if (gin_peers) {
+        if constexpr (R == Reach::gin) {
             bulk_wait<1>();
             const bool row_done = unit % units.pieces == 0 && unit > 0;
             if (row_done && previous.active && previous.key >= 0) {
@@ -210,7 +223,8 @@ GIMLET_DEVICE void copy_rows(const DispatchContext& ctx) {
 }
 
 /// Word `word` of the record that serves choice `choice` of `token` at `rank`.
-GIMLET_DEVICE std::uint32_t record_word(const DispatchContext& ctx, std::int32_t token,
+template <Reach R>
+GIMLET_DEVICE std::uint32_t record_word(const DispatchContext<R>& ctx, std::int32_t token,
                                         std::int32_t choice, std::int32_t rank,
                                         std::uint32_t word) {
     const TokenLayout& layout = ctx.exchange.token_layout;
@@ -233,18 +247,20 @@ GIMLET_DEVICE std::uint32_t record_word(const DispatchContext& ctx, std::int32_t
     }
     if (!ctx.rank_major()) return static_cast<std::uint32_t>(k);
     const std::int64_t expert = ctx.raw_expert(token, k);
-    const std::int32_t first = ctx.exchange.experts.first(rank);
+    const std::int32_t first = ctx.experts.first(rank);
     const std::int64_t local = expert - first;
-    const bool here = expert >= 0 && local >= 0 && local < ctx.exchange.experts.local_count(rank);
+    const bool here = expert >= 0 && local >= 0 && local < ctx.experts.local_count(rank);
     return here ? static_cast<std::uint32_t>(local) : 0xffffffffu;
 }
 
 /// Metadata warps: the record of every row of this block's tokens.
-GIMLET_DEVICE void write_records(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void write_records(const DispatchContext<R>& ctx) {
     const std::int32_t copy_warps = ctx.exchange.shape.copy_warps;
     const std::int32_t stride = warp_count() - copy_warps;
     const RegionOffsets& regions = ctx.exchange.regions;
     const TokenLayout& layout = ctx.exchange.token_layout;
+    GIMLET_ROLLED
     for (std::int32_t token = ctx.token_begin + warp_index() - copy_warps; token < ctx.token_end;
          token += stride) {
         const LaneTarget target = lane_target(ctx, token);
@@ -254,28 +270,36 @@ GIMLET_DEVICE void write_records(const DispatchContext& ctx) {
             target.key < 0 ? regions.recv_meta[ctx.parity] : regions.send_meta;
         const std::uint64_t mine = reinterpret_cast<std::uint64_t>(target.window) + region +
                                    static_cast<std::uint64_t>(target.index) * layout.record_bytes();
+        GIMLET_ROLLED
         for (std::uint32_t left = warp_ballot(target.active); left != 0; left &= left - 1) {
             const std::int32_t choice = __ffs(static_cast<int>(left)) - 1;
             auto* record = reinterpret_cast<std::uint32_t*>(shuffle(mine, choice));
             const std::int32_t to = shuffle(rank, choice);
+            GIMLET_ROLLED
             for (std::uint32_t word = lane_index(); word < layout.record_words();
                  word += kWarpSize) {
                 record[word] = record_word(ctx, token, choice, to, word);
             }
         }
         warp_sync();
-        if (target.active && target.key >= 0) count_send_row(ctx, target.key, target.index);
+        if constexpr (R == Reach::gin) {
+            if (target.active && target.key >= 0) {
+                count_send_row(ctx, target.key, target.index);
+            }
+        }
     }
 }
 
 /// expert_major: marks (and clears, if asked) the rows between an expert's last row and the next
 /// aligned start. These rows are local; peers never write them. Blocks take experts in turn.
-GIMLET_DEVICE void fill_gaps(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void fill_gaps(const DispatchContext<R>& ctx) {
     if (ctx.rank_major() || ctx.exchange.expert_alignment <= 1) return;
     const TokenLayout& layout = ctx.exchange.token_layout;
-    const std::int32_t first = ctx.exchange.experts.first(ctx.peers.rank);
+    const std::int32_t first = ctx.experts.first(ctx.peers.rank);
     std::int64_t start = 0;
-    for (std::int32_t i = 0; i < ctx.exchange.experts.local_count(ctx.peers.rank); ++i) {
+    GIMLET_ROLLED
+    for (std::int32_t i = 0; i < ctx.experts.local_count(ctx.peers.rank); ++i) {
         const std::int64_t begin = start + ctx.key_total[first + i];
         const std::int64_t alignment = ctx.exchange.expert_alignment;
         start = (begin + alignment - 1) / alignment * alignment;
@@ -284,12 +308,14 @@ GIMLET_DEVICE void fill_gaps(const DispatchContext& ctx) {
         std::byte* rows = ctx.peers.local + ctx.exchange.regions.recv_rows[ctx.parity];
         const std::int64_t words = (start - begin) * layout.record_words();
         auto* record = reinterpret_cast<std::uint32_t*>(meta + begin * layout.record_bytes());
+        GIMLET_ROLLED
         for (std::int64_t w = thread_index(); w < words; w += block_threads()) {
             record[w] = w % layout.record_words() < 3 ? 0xffffffffu : 0u;
         }
         if (ctx.exchange.pad_fill != PadFill::zero) continue;
         const std::int64_t vectors = (start - begin) * layout.row_bytes / 16;
         auto* row = reinterpret_cast<Vec16*>(rows + begin * layout.row_bytes);
+        GIMLET_ROLLED
         for (std::int64_t v = thread_index(); v < vectors; v += block_threads())
             store_vec(row + v, Vec16{});
     }

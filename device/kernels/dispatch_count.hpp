@@ -14,7 +14,8 @@ struct TokenRange {
 };
 
 /// The part of the block's tokens that count warp `warp` owns.
-GIMLET_DEVICE TokenRange warp_tokens(const DispatchContext& ctx, std::int32_t warp) {
+template <Reach R>
+GIMLET_DEVICE TokenRange warp_tokens(const DispatchContext<R>& ctx, std::int32_t warp) {
     const std::int32_t tokens = ctx.token_end - ctx.token_begin;
     const std::int32_t per_warp =
         (tokens + ctx.exchange.shape.count_warps - 1) / ctx.exchange.shape.count_warps;
@@ -26,14 +27,15 @@ GIMLET_DEVICE TokenRange warp_tokens(const DispatchContext& ctx, std::int32_t wa
 
 /// Reports a choice below -1, at or above E, or named twice by its token. `raw` is the lane's
 /// choice, -1 beyond K. Warp-uniform result: true = fault.
-GIMLET_DEVICE bool check_choices(const DispatchContext& ctx, std::int32_t token, std::int64_t raw) {
-    const bool out_of_range = raw < -1 || raw >= ctx.exchange.experts.expert_count;
+template <Reach R>
+GIMLET_DEVICE bool check_choices(const DispatchContext<R>& ctx, std::int32_t token,
+                                 std::int64_t raw) {
+    const bool out_of_range = raw < -1 || raw >= ctx.experts.expert_count;
     const std::uint32_t same = __match_any_sync(0xffffffffu, static_cast<unsigned long long>(raw));
     const bool duplicate = raw >= 0 && (same & (same - 1)) != 0;
     const bool fault = out_of_range || duplicate;
     if (fault) {
-        const WaitTarget target{-1, -1,
-                                static_cast<std::uint64_t>(ctx.exchange.experts.expert_count)};
+        const WaitTarget target{-1, -1, static_cast<std::uint64_t>(ctx.experts.expert_count)};
         report_fault(
             ctx.wait_scope(Primitive::none), target,
             out_of_range ? DeviceFault::expert_out_of_range : DeviceFault::duplicate_expert,
@@ -44,7 +46,8 @@ GIMLET_DEVICE bool check_choices(const DispatchContext& ctx, std::int32_t token,
 }
 
 /// Adds one token to the warp's keys and the block's counts. Whole warp.
-GIMLET_DEVICE void count_token(const DispatchContext& ctx, std::int32_t* keys,
+template <Reach R>
+GIMLET_DEVICE void count_token(const DispatchContext<R>& ctx, std::int32_t* keys,
                                std::int32_t expert) {
     const TokenChoices choice = token_choices(ctx, expert);
     if (choice.key >= 0) keys[choice.key] += 1;
@@ -61,21 +64,23 @@ GIMLET_DEVICE void count_token(const DispatchContext& ctx, std::int32_t* keys,
 /// Fills block_counts and warp_keys (both zero before) from this block's tokens; publishes
 /// block_counts to the other blocks. Contains block barriers. A faulty token leaves its mark in
 /// every published word.
-GIMLET_DEVICE void count_tokens(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void count_tokens(const DispatchContext<R>& ctx) {
     constexpr std::int32_t kAhead = 4;  // loads in flight
     const std::int32_t warp = warp_index();
     if (warp < ctx.exchange.shape.count_warps) {
         bool fault = false;
         std::int32_t* keys = ctx.warp_keys + warp * ctx.key_total_count();
         const TokenRange range = warp_tokens(ctx, warp);
+        GIMLET_ROLLED
         for (std::int32_t first = range.begin; first < range.end; first += kAhead) {
             std::int64_t raw[kAhead];
-#pragma unroll
+            GIMLET_UNROLL
             for (std::int32_t i = 0; i < kAhead; ++i) {
                 const bool mine = first + i < range.end && lane_index() < ctx.exchange.topk;
                 raw[i] = mine ? ctx.raw_expert(first + i, lane_index()) : -1;
             }
-#pragma unroll
+            GIMLET_UNROLL
             for (std::int32_t i = 0; i < kAhead; ++i) {
                 if (first + i >= range.end) break;
                 const bool bad = check_choices(ctx, first + i, raw[i]);
@@ -94,6 +99,7 @@ GIMLET_DEVICE void count_tokens(const DispatchContext& ctx) {
         (static_cast<std::int64_t>(ctx.parity) * ctx.peers.shape.block_count + block_index()) *
             words;
     const std::uint32_t mark = *ctx.verdict != 0 ? 1u << 31 : 0u;
+    GIMLET_ROLLED
     for (std::int32_t i = thread_index(); i < words; i += block_threads()) {
         store_relaxed<Scope::gpu>(
             row + i, tagged(ctx.epoch, static_cast<std::uint32_t>(ctx.block_counts[i]) | mark));
@@ -110,7 +116,8 @@ struct BlockSum {
 
 /// Waits for one block's word unless `value`, as just loaded, has this step's tag; adds it to the
 /// sum.
-GIMLET_DEVICE void add_block_word(const DispatchContext& ctx, const std::uint64_t* at,
+template <Reach R>
+GIMLET_DEVICE void add_block_word(const DispatchContext<R>& ctx, const std::uint64_t* at,
                                   std::uint64_t value, BlockSum& sum) {
     if (!has_tag(value, ctx.epoch) && sum.status == WaitStatus::ok) {
         const WaitScope scope = ctx.wait_scope(Primitive::count_exchange);
@@ -126,7 +133,8 @@ GIMLET_DEVICE void add_block_word(const DispatchContext& ctx, const std::uint64_
     sum.value += static_cast<std::int32_t>(low & 0x7fffffffu);
 }
 
-GIMLET_DEVICE BlockSum sum_over_blocks(const DispatchContext& ctx, std::int32_t word,
+template <Reach R>
+GIMLET_DEVICE BlockSum sum_over_blocks(const DispatchContext<R>& ctx, std::int32_t word,
                                        std::int32_t block_end) {
     constexpr std::int32_t kShare = 8;
     constexpr std::int32_t kAhead = 4;  // loads in flight
@@ -135,9 +143,10 @@ GIMLET_DEVICE BlockSum sum_over_blocks(const DispatchContext& ctx, std::int32_t 
         reinterpret_cast<const std::uint64_t*>(ctx.peers.local + ctx.peers.layout.block_counts) +
         static_cast<std::int64_t>(ctx.parity) * ctx.peers.shape.block_count * words + word;
     BlockSum out{0, WaitStatus::ok, false};
+    GIMLET_ROLLED
     for (std::int32_t first = lane_index() % kShare; first < block_end; first += kShare * kAhead) {
         std::uint64_t value[kAhead];
-#pragma unroll
+        GIMLET_UNROLL
         for (std::int32_t i = 0; i < kAhead; ++i) {
             const std::int32_t block = first + i * kShare;
             value[i] =
@@ -145,7 +154,7 @@ GIMLET_DEVICE BlockSum sum_over_blocks(const DispatchContext& ctx, std::int32_t 
                     ? load_relaxed<Scope::gpu>(rows + static_cast<std::int64_t>(block) * words)
                     : 0;
         }
-#pragma unroll
+        GIMLET_UNROLL
         for (std::int32_t i = 0; i < kAhead; ++i) {
             const std::int32_t block = first + i * kShare;
             if (block < block_end)
@@ -157,6 +166,7 @@ GIMLET_DEVICE BlockSum sum_over_blocks(const DispatchContext& ctx, std::int32_t 
 
 /// Adds the 8 lanes' shares; every lane of the warp must call.
 GIMLET_DEVICE std::int32_t reduce_share(std::int32_t value) {
+    GIMLET_ROLLED
     for (std::int32_t step = 4; step > 0; step /= 2)
         value += __shfl_xor_sync(0xffffffffu, value, step);
     return value;
@@ -165,10 +175,12 @@ GIMLET_DEVICE std::int32_t reduce_share(std::int32_t value) {
 /// Turns warp_keys from counts into the running ordinals that slots start from: for every key,
 /// tokens of lower blocks plus tokens of lower count warps. Block-uniform verdict; contains block
 /// barriers.
-GIMLET_DEVICE bool start_ordinals(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE bool start_ordinals(const DispatchContext<R>& ctx) {
     const std::int32_t keys = ctx.key_total_count();
     const std::int32_t first_word = ctx.rank_major() ? 0 : ctx.peers.rank_count;
     bool good = true;
+    GIMLET_ROLLED
     for (std::int32_t base = 0; base < keys; base += block_threads() / 8) {
         const std::int32_t key = base + thread_index() / 8;
         BlockSum sum{0, WaitStatus::ok, false};
@@ -176,6 +188,7 @@ GIMLET_DEVICE bool start_ordinals(const DispatchContext& ctx) {
         std::int32_t running = reduce_share(sum.value);
         good = good && sum.status == WaitStatus::ok && !sum.refused;
         if (key < keys && lane_index() % 8 == 0) {
+            GIMLET_ROLLED
             for (std::int32_t warp = 0; warp < ctx.exchange.shape.count_warps; ++warp) {
                 std::int32_t& cell = ctx.warp_keys[warp * keys + key];
                 const std::int32_t here = cell;
@@ -189,23 +202,23 @@ GIMLET_DEVICE bool start_ordinals(const DispatchContext& ctx) {
 
 /// The count word `index` (1 ..) that peer `peer` gets: rank counts, then the expert counts that it
 /// needs.
-GIMLET_DEVICE std::int32_t source_word(const DispatchContext& ctx, std::int32_t peer,
+template <Reach R>
+GIMLET_DEVICE std::int32_t source_word(const DispatchContext<R>& ctx, std::int32_t peer,
                                        std::int32_t index) {
     const std::int32_t ranks = ctx.peers.rank_count;
     if (index < 1 + ranks) return index - 1;
     const std::int32_t expert = index - 1 - ranks;
     if (!ctx.rank_major()) return ranks + expert;
-    return expert < ctx.exchange.experts.local_count(peer)
-               ? ranks + ctx.exchange.experts.first(peer) + expert
-               : -1;
+    return expert < ctx.experts.local_count(peer) ? ranks + ctx.experts.first(peer) + expert : -1;
 }
 
 /// Writes this rank's count row to one peer: LSA peers by stores, other peers by one put with a
 /// weak signal. A refused step sends the header alone, so that peers leave at once instead of at
 /// their deadline. Whole block; contains block barriers.
-GIMLET_DEVICE void send_count_row(const DispatchContext& ctx, std::int32_t peer) {
+template <Reach R>
+GIMLET_DEVICE void send_count_row(const DispatchContext<R>& ctx, std::int32_t peer) {
     const std::int32_t words = 1 + ctx.peers.rank_count + ctx.peers.shape.expert_words;
-    const bool lsa = is_lsa_peer(ctx.peers, peer);
+    const bool lsa = ctx.is_lsa(peer);
     const std::uint64_t row =
         (static_cast<std::uint64_t>(ctx.parity) * ctx.peers.rank_count + peer) *
         ctx.peers.shape.count_row_words() * 8u;
@@ -215,6 +228,7 @@ GIMLET_DEVICE void send_count_row(const DispatchContext& ctx, std::int32_t peer)
                                              : ctx.peers.local + ctx.peers.layout.count_send + row);
     bool refused = *ctx.verdict != 0;
     const bool fresh = ctx.args.mode == RoutingMode::fresh;
+    GIMLET_ROLLED
     for (std::int32_t base = 1; fresh && base < words; base += block_threads() / 8) {
         const std::int32_t index = base + thread_index() / 8;
         const std::int32_t word = index < words ? source_word(ctx, peer, index) : -1;
@@ -245,7 +259,9 @@ GIMLET_DEVICE void send_count_row(const DispatchContext& ctx, std::int32_t peer)
 }
 
 /// Block b serves peers b, b + blocks, ...
-GIMLET_DEVICE void send_count_rows(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void send_count_rows(const DispatchContext<R>& ctx) {
+    GIMLET_ROLLED
     for (std::int32_t peer = block_index(); peer < ctx.peers.rank_count; peer += block_count()) {
         send_count_row(ctx, peer);
         block_sync();
@@ -255,8 +271,9 @@ GIMLET_DEVICE void send_count_rows(const DispatchContext& ctx) {
 /// Adds word `index` (>= 1) of a source's count row to the block's tables: key_total, key_base
 /// (sources below this rank), key_count (this rank), and what this rank receives by source and by
 /// local expert.
-GIMLET_DEVICE void take_count(const DispatchContext& ctx, std::int32_t source, std::int32_t index,
-                              std::int32_t rows) {
+template <Reach R>
+GIMLET_DEVICE void take_count(const DispatchContext<R>& ctx, std::int32_t source,
+                              std::int32_t index, std::int32_t rows) {
     const std::int32_t ranks = ctx.peers.rank_count;
     const std::int32_t me = ctx.peers.rank;
     const std::int32_t entry = index - 1;
@@ -272,14 +289,15 @@ GIMLET_DEVICE void take_count(const DispatchContext& ctx, std::int32_t source, s
         return;
     }
     const std::int32_t local =
-        ctx.rank_major() ? entry - ranks : entry - ranks - ctx.exchange.experts.first(me);
-    if (local < 0 || local >= ctx.exchange.experts.local_count(me)) return;
+        ctx.rank_major() ? entry - ranks : entry - ranks - ctx.experts.first(me);
+    if (local < 0 || local >= ctx.experts.local_count(me)) return;
     atomicAdd(ctx.expert_rows + local, rows);
     if (!ctx.rank_major()) atomicAdd(ctx.source_rows + source, rows);
 }
 
 /// Words of a count row that this block needs beside the header.
-GIMLET_DEVICE std::int32_t needed_words(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE std::int32_t needed_words(const DispatchContext<R>& ctx) {
     const bool experts = !ctx.rank_major() || block_index() == 0;
     return ctx.peers.rank_count + (experts ? ctx.peers.shape.expert_words : 0);
 }
@@ -287,7 +305,8 @@ GIMLET_DEVICE std::int32_t needed_words(const DispatchContext& ctx) {
 /// Waits for one word of a count row; checks the header, or takes the count. Block 0 also keeps it
 /// for the routing. The header is acquired: what its rank read of the receive buffers in earlier
 /// steps is over.
-GIMLET_DEVICE bool receive_count_word(const DispatchContext& ctx, std::int32_t source,
+template <Reach R>
+GIMLET_DEVICE bool receive_count_word(const DispatchContext<R>& ctx, std::int32_t source,
                                       std::int32_t index) {
     const std::uint64_t* at = ctx.count_row(source) + index;
     const WaitScope scope = ctx.wait_scope(Primitive::count_exchange);
@@ -322,12 +341,14 @@ GIMLET_DEVICE bool receive_count_word(const DispatchContext& ctx, std::int32_t s
 }
 
 /// Waits for the count rows that come over GIN. Block-uniform verdict.
-GIMLET_DEVICE bool receive_gin_rows(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE bool receive_gin_rows(const DispatchContext<R>& ctx) {
     bool good = true;
     const SignalShadow shadow(ctx.peers);
+    GIMLET_ROLLED
     for (std::int32_t source = thread_index(); source < ctx.peers.rank_count;
          source += block_threads()) {
-        if (is_lsa_peer(ctx.peers, source)) continue;
+        if (ctx.is_lsa(source)) continue;
         good = good && shadow.wait_meet(ctx.wait_scope(Primitive::count_exchange), source,
                                         ctx.contexts().notify_context(),
                                         ctx.signals().count_row(source), 1) == WaitStatus::ok;
@@ -339,17 +360,22 @@ GIMLET_DEVICE bool receive_gin_rows(const DispatchContext& ctx) {
 /// (zero before) from the rows (fresh) or from the routing (cached). Block-uniform verdict.
 /// Afterwards every peer has entered this step, so what it read of the receive buffers two steps
 /// ago is over.
-GIMLET_DEVICE bool receive_counts(const DispatchContext& ctx) {
-    if (ctx.has_gin_peers() && !receive_gin_rows(ctx)) return false;
+template <Reach R>
+GIMLET_DEVICE bool receive_counts(const DispatchContext<R>& ctx) {
+    if constexpr (R == Reach::gin) {
+        if (!receive_gin_rows(ctx)) return false;
+    }
     const bool fresh = ctx.args.mode == RoutingMode::fresh;
     const std::int32_t words = needed_words(ctx);
     const std::int32_t waited = 1 + (fresh ? words : 0);
     bool good = true;
     const std::int64_t all = static_cast<std::int64_t>(waited) * ctx.peers.rank_count;
+    GIMLET_ROLLED
     for (std::int64_t i = thread_index(); i < all && good; i += block_threads()) {
         good = receive_count_word(ctx, static_cast<std::int32_t>(i / waited),
                                   static_cast<std::int32_t>(i % waited));
     }
+    GIMLET_ROLLED
     for (std::int32_t i = thread_index(); !fresh && i < words * ctx.peers.rank_count;
          i += block_threads()) {
         const std::int32_t source = i / words;

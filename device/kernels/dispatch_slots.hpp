@@ -8,9 +8,11 @@
 namespace gimlet::device {
 
 /// Fills peer_base: the window base of each LSA peer, 0 for peers behind GIN.
-GIMLET_DEVICE void fill_peer_bases(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void fill_peer_bases(const DispatchContext<R>& ctx) {
+    GIMLET_ROLLED
     for (std::int32_t rank = thread_index(); rank < ctx.peers.rank_count; rank += block_threads()) {
-        const bool lsa = is_lsa_peer(ctx.peers, rank);
+        const bool lsa = ctx.is_lsa(rank);
         ctx.peer_base[rank] =
             lsa ? reinterpret_cast<std::uint64_t>(peer_pointer(ctx.peers, rank, 0)) : 0;
     }
@@ -18,7 +20,8 @@ GIMLET_DEVICE void fill_peer_bases(const DispatchContext& ctx) {
 
 /// Reports rows that would not fit the receive buffer of `rank`. Every rank sees the same counts
 /// and stops alike.
-GIMLET_DEVICE bool fits(const DispatchContext& ctx, std::int32_t rank, std::int64_t rows) {
+template <Reach R>
+GIMLET_DEVICE bool fits(const DispatchContext<R>& ctx, std::int32_t rank, std::int64_t rows) {
     if (rows <= ctx.exchange.row_capacity) return true;
     report_fault(ctx.wait_scope(Primitive::count_exchange),
                  WaitTarget{rank, -1, static_cast<std::uint64_t>(ctx.exchange.row_capacity)},
@@ -29,15 +32,19 @@ GIMLET_DEVICE bool fits(const DispatchContext& ctx, std::int32_t rank, std::int6
 
 /// expert_major: adds to key_base each expert's aligned block start within its owner. One thread
 /// per rank.
-GIMLET_DEVICE bool add_block_starts(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE bool add_block_starts(const DispatchContext<R>& ctx) {
     bool good = true;
-    const std::int64_t alignment = ctx.exchange.expert_alignment;
+    const auto alignment = static_cast<std::uint32_t>(ctx.exchange.expert_alignment);
+    GIMLET_ROLLED
     for (std::int32_t rank = thread_index(); rank < ctx.peers.rank_count; rank += block_threads()) {
         std::int64_t start = 0;
-        const std::int32_t first = ctx.exchange.experts.first(rank);
-        for (std::int32_t i = 0; i < ctx.exchange.experts.local_count(rank); ++i) {
+        const std::int32_t first = ctx.experts.first(rank);
+        GIMLET_ROLLED
+        for (std::int32_t i = 0; i < ctx.experts.local_count(rank); ++i) {
             ctx.key_base[first + i] += static_cast<std::int32_t>(start);
-            start += (ctx.key_total[first + i] + alignment - 1) / alignment * alignment;
+            start += (static_cast<std::uint32_t>(ctx.key_total[first + i]) + alignment - 1) /
+                     alignment * alignment;
         }
         good = fits(ctx, rank, start) && good;
     }
@@ -46,6 +53,7 @@ GIMLET_DEVICE bool add_block_starts(const DispatchContext& ctx) {
 
 /// Inclusive sum over the warp's lanes.
 GIMLET_DEVICE std::int32_t warp_running_sum(std::int32_t value) {
+    GIMLET_ROLLED
     for (std::int32_t step = 1; step < kWarpSize; step *= 2) {
         const std::int32_t left = __shfl_up_sync(0xffffffffu, value, step);
         if (lane_index() >= step) value += left;
@@ -55,11 +63,13 @@ GIMLET_DEVICE std::int32_t warp_running_sum(std::int32_t value) {
 
 /// GIN keys get consecutive ranges of the send buffer and of the chunk counters, in key order. One
 /// warp.
-GIMLET_DEVICE void place_send_ranges(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void place_send_ranges(const DispatchContext<R>& ctx) {
     if (warp_index() != 0) return;
     std::int32_t send = 0;
     std::int32_t chunk = 0;
     const std::int32_t keys = ctx.key_total_count();
+    GIMLET_ROLLED
     for (std::int32_t base = 0; base < keys; base += kWarpSize) {
         const std::int32_t key = base + lane_index();
         const bool gin = key < keys && ctx.peer_base[ctx.rank_of_key(key)] == 0;
@@ -79,9 +89,11 @@ GIMLET_DEVICE void place_send_ranges(const DispatchContext& ctx) {
 /// Turns the counts that receive_counts took into final slots: checks capacities, adds aligned
 /// block starts, and with GIN peers places the send ranges. Whole block; contains block barriers.
 /// Block-uniform verdict.
-GIMLET_DEVICE bool build_key_tables(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE bool build_key_tables(const DispatchContext<R>& ctx) {
     bool good = true;
     if (ctx.rank_major()) {
+        GIMLET_ROLLED
         for (std::int32_t rank = thread_index(); rank < ctx.peers.rank_count;
              rank += block_threads()) {
             good = fits(ctx, rank, ctx.key_total[rank]) && good;
@@ -89,18 +101,20 @@ GIMLET_DEVICE bool build_key_tables(const DispatchContext& ctx) {
     } else {
         good = add_block_starts(ctx);
     }
-    if (ctx.has_gin_peers()) place_send_ranges(ctx);
+    if constexpr (R == Reach::gin) place_send_ranges(ctx);
     return block_all(good);
 }
 
 /// Writes the slots of this block's tokens into the routing, from the ordinals that start_ordinals
 /// left in warp_keys.
-GIMLET_DEVICE void assign_slots(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void assign_slots(const DispatchContext<R>& ctx) {
     const std::int32_t warp = warp_index();
     if (warp >= ctx.exchange.shape.count_warps) return;
     const std::int32_t lane = lane_index();
     std::int32_t* ordinals = ctx.warp_keys + warp * ctx.key_total_count();
     const TokenRange range = warp_tokens(ctx, warp);
+    GIMLET_ROLLED
     for (std::int32_t token = range.begin; token < range.end; ++token) {
         const TokenChoices choice = token_choices(ctx, ctx.lane_expert(token, lane));
         SlotRef ref{-1, -1};
@@ -127,6 +141,7 @@ template <typename Value>
 GIMLET_DEVICE std::int32_t write_running_sums(std::int32_t* out, std::int32_t count,
                                               const Value& value) {
     std::int32_t before = 0;
+    GIMLET_ROLLED
     for (std::int32_t base = 0; base < count; base += kWarpSize) {
         const std::int32_t i = base + lane_index();
         const std::int32_t mine = i < count ? value(i) : 0;
@@ -140,14 +155,16 @@ GIMLET_DEVICE std::int32_t write_running_sums(std::int32_t* out, std::int32_t co
 
 /// Writes one StepCounts and its arrays from the block's tables; `epoch` comes last, released at
 /// system scope: a host that polls it sees the rest. One warp of block 0.
-GIMLET_DEVICE void write_step(const DispatchContext& ctx, StepCounts* step) {
-    const StepCountsLayout layout{ctx.peers.rank_count, ctx.exchange.experts.max_local_count()};
+template <Reach R>
+GIMLET_DEVICE void write_step(const DispatchContext<R>& ctx, StepCounts* step) {
+    const StepCountsLayout layout{ctx.peers.rank_count, ctx.experts.max_local_count()};
     auto* base = reinterpret_cast<std::byte*>(step);
     auto* expert_counts = reinterpret_cast<std::int32_t*>(base + layout.expert_counts());
     auto* expert_offsets = reinterpret_cast<std::int32_t*>(base + layout.expert_offsets());
     auto* source_offsets = reinterpret_cast<std::int32_t*>(base + layout.source_offsets());
-    const std::int32_t local = ctx.exchange.experts.local_count(ctx.peers.rank);
+    const std::int32_t local = ctx.experts.local_count(ctx.peers.rank);
     const std::int32_t alignment = ctx.exchange.expert_alignment;
+    GIMLET_ROLLED
     for (std::int32_t i = lane_index(); i < local; i += kWarpSize)
         expert_counts[i] = ctx.expert_rows[i];
     const std::int32_t padded = write_running_sums(expert_offsets, local, [&](std::int32_t i) {
@@ -156,6 +173,7 @@ GIMLET_DEVICE void write_step(const DispatchContext& ctx, StepCounts* step) {
     const std::int32_t rows = write_running_sums(
         source_offsets, ctx.peers.rank_count, [&](std::int32_t i) { return ctx.source_rows[i]; });
     std::int32_t sent = 0;
+    GIMLET_ROLLED
     for (std::int32_t key = lane_index(); key < ctx.key_total_count(); key += kWarpSize)
         sent += ctx.key_count[key];
     sent = __shfl_sync(0xffffffffu, warp_running_sum(sent), kWarpSize - 1);
@@ -170,7 +188,8 @@ GIMLET_DEVICE void write_step(const DispatchContext& ctx, StepCounts* step) {
 
 /// The first metadata warp of block 0 tells device and host what the step holds, while the rows
 /// move.
-GIMLET_DEVICE void record_step(const DispatchContext& ctx) {
+template <Reach R>
+GIMLET_DEVICE void record_step(const DispatchContext<R>& ctx) {
     if (block_index() != 0 || warp_index() != ctx.exchange.shape.copy_warps) return;
     if (ctx.args.host_step != nullptr) write_step(ctx, ctx.args.host_step);
     write_step(ctx, ctx.args.routing.step);

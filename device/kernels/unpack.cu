@@ -15,6 +15,7 @@ GIMLET_DEVICE void copy_row(std::byte* out, const std::byte* in, std::uint32_t r
     const auto vectors = static_cast<std::int32_t>(row_bytes / 16u);
     const auto* from = reinterpret_cast<const Vec16*>(in);
     auto* to = reinterpret_cast<Vec16*>(out);
+    GIMLET_ROLLED
     for (std::int32_t v = thread_index(); v < vectors; v += block_threads())
         store_stream(to + v, load_stream(from + v));
 }
@@ -23,6 +24,7 @@ GIMLET_DEVICE void unpack_record(const UnpackArgs& args, std::int64_t row) {
     const TokenLayout& layout = args.token_layout;
     const auto* record = reinterpret_cast<const std::uint32_t*>(
         args.meta + row * static_cast<std::int64_t>(layout.record_bytes()));
+    GIMLET_ROLLED
     for (std::uint32_t w = static_cast<std::uint32_t>(thread_index()); w < layout.used_words();
          w += static_cast<std::uint32_t>(block_threads())) {
         const std::uint32_t value = record[w];
@@ -47,6 +49,7 @@ GIMLET_DEVICE void unpack_record(const UnpackArgs& args, std::int64_t row) {
 GIMLET_GLOBAL void unpack_kernel(const UnpackArgs args) {
     const std::int64_t received = args.step->row_count;
     const std::int64_t rows = received < args.out_capacity ? received : args.out_capacity;
+    GIMLET_ROLLED
     for (std::int64_t row = block_index(); row < rows; row += block_count()) {
         const std::int64_t at = row * static_cast<std::int64_t>(args.token_layout.row_bytes);
         if (args.out_rows != nullptr)
@@ -57,6 +60,7 @@ GIMLET_GLOBAL void unpack_kernel(const UnpackArgs args) {
 
 GIMLET_GLOBAL void pack_kernel(const PackArgs args) {
     const std::int64_t rows = args.step->row_count;
+    GIMLET_ROLLED
     for (std::int64_t row = block_index(); row < rows; row += block_count()) {
         const std::int64_t at = row * static_cast<std::int64_t>(args.row_bytes);
         copy_row(args.out + at, args.rows + at, args.row_bytes);

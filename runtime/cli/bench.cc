@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `gimlet bench`: times beside the least that the hardware must do. Every case names the bytes that have to move, the
-// floor that follows from the measured copy rate, the time and their ratio.
+// `gimlet bench`: times beside the least that the hardware must do. Every case names the bytes that
+// have to move, the floor that follows from the measured copy rate, the time and their ratio.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 
 #include "host/base/progress.hpp"
 #include "host/base/version.hpp"
+#include "host/cuda/check.hpp"
 #include "host/cuda/stream.hpp"
 #include "runtime/cli/bench_measure.hpp"
 #include "runtime/cli/commands.hpp"
@@ -49,18 +50,21 @@ struct CaseResult {
     std::string routing;
     int tokens = 0;
     int hidden = 0;
-    double bytes = 0;     ///< least bytes read and written on the busiest GPU
+    double bytes = 0;  ///< least bytes read and written on the busiest GPU
     Timing timing;
 };
 
-/// Bytes that the busiest GPU must read plus write: every rank's tokens once, every received (or pulled) row once.
-double least_bytes(Runtime& runtime, std::int64_t tokens, std::int64_t far_rows, std::uint32_t row_bytes) {
+/// Bytes that the busiest GPU must read plus write: every rank's tokens once, every received (or
+/// pulled) row once.
+double least_bytes(Runtime& runtime, std::int64_t tokens, std::int64_t far_rows,
+                   std::uint32_t row_bytes) {
     const double mine = static_cast<double>(tokens + far_rows) * row_bytes;
     const auto all = runtime.bootstrap().all_gather_values(mine);
     const auto gpus = runtime.bootstrap().all_gather_texts(runtime.device().pci_bus_id);
     const auto hosts = runtime.bootstrap().all_gather_values(host_identity());
     std::map<std::string, double> by_gpu;
-    for (std::size_t i = 0; i < all.size(); ++i) by_gpu[fmt::format("{}/{}", hosts[i], gpus[i])] += all[i];
+    for (std::size_t i = 0; i < all.size(); ++i)
+        by_gpu[fmt::format("{}/{}", hosts[i], gpus[i])] += all[i];
     double most = 0;
     for (const auto& [gpu, bytes] : by_gpu) most = std::max(most, bytes);
     return most;
@@ -130,6 +134,11 @@ class ShapeBench {
                         rehearsal.dispatch(CountMode::device, s);
                         rehearsal.combine(s);
                     });
+                } else if (name == "launch") {
+                    result.timing = measure_.run([&](cudaStream_t s) {
+                        cuda_check(cudaMemsetAsync(exchange->combine_input(), 0, 16, s),
+                                   "cudaMemsetAsync", rank());
+                    });
                 } else {
                     continue;
                 }
@@ -140,6 +149,8 @@ class ShapeBench {
     }
 
   private:
+    int rank() const { return runtime_.rank(); }
+
     Runtime& runtime_;
     const BenchOptions& options_;
     Measure& measure_;
@@ -170,7 +181,8 @@ nlohmann::json to_json(const CaseResult& result, const Runtime& runtime, double 
 }
 
 void print_table(const std::vector<CaseResult>& results, double ceiling) {
-    Table table({"case", "type", "routing", "T", "H", "floor us", "time us", "ratio", "best us", "wall us", "host us"});
+    Table table({"case", "type", "routing", "T", "H", "floor us", "time us", "ratio", "best us",
+                 "wall us", "host us"});
     for (const CaseResult& r : results) {
         const double floor_us = r.bytes / ceiling * 1e6;
         table.add({r.name, r.type, r.routing, std::to_string(r.tokens), std::to_string(r.hidden),
@@ -187,11 +199,12 @@ int run_rank(const BenchOptions& options, std::shared_ptr<Bootstrap> bootstrap) 
     std::vector<CaseResult> results;
     double ceiling = 0;
     {
-        Measure measure(*runtime, static_cast<std::size_t>(options.flush_mib) << 20, options.measure);
+        Measure measure(*runtime, static_cast<std::size_t>(options.flush_mib) << 20,
+                        options.measure);
         ceiling = measure.copy_ceiling_bytes_per_s();
         ShapeBench bench(*runtime, options, measure);
-        const std::size_t shapes =
-            options.types.size() * options.routings.size() * options.tokens.size() * options.hidden.size();
+        const std::size_t shapes = options.types.size() * options.routings.size() *
+                                   options.tokens.size() * options.hidden.size();
         Progress progress("bench", shapes);
         std::uint64_t done = 0;
         for (const auto& type : options.types) {
@@ -206,14 +219,17 @@ int run_rank(const BenchOptions& options, std::shared_ptr<Bootstrap> bootstrap) 
         }
     }
     if (runtime->rank() == 0) {
-        std::printf("%s, %d ranks, LSA teams of %d, copy %.2f TB/s (read + write)\n", runtime->device().name.c_str(),
-                    runtime->size(), runtime->topology().lsa_size, ceiling / 1e12);
+        std::printf("%s, %d ranks, LSA teams of %d, copy %.2f TB/s (read + write)\n",
+                    runtime->device().name.c_str(), runtime->size(), runtime->topology().lsa_size,
+                    ceiling / 1e12);
         print_table(results, ceiling);
         if (!options.json_path.empty()) {
-            std::FILE* file = options.json_path == "-" ? stdout : std::fopen(options.json_path.c_str(), "a");
+            std::FILE* file =
+                options.json_path == "-" ? stdout : std::fopen(options.json_path.c_str(), "a");
             if (file == nullptr) raise(ErrorCode::system, 0, "cannot write {}", options.json_path);
             for (const CaseResult& r : results) {
-                std::fputs((to_json(r, *runtime, ceiling, options.sms).dump() + "\n").c_str(), file);
+                std::fputs((to_json(r, *runtime, ceiling, options.sms).dump() + "\n").c_str(),
+                           file);
             }
             if (file != stdout) std::fclose(file);
         }
@@ -226,34 +242,52 @@ int run_rank(const BenchOptions& options, std::shared_ptr<Bootstrap> bootstrap) 
 
 void add_bench(CLI::App* app, const Arguments& arguments, Action* action) {
     auto options = std::make_shared<BenchOptions>();
-    CLI::App* bench = app->add_subcommand(
-        "bench",
-        "Times cases and compares them with the floor: the bytes that must be read and written once, over the measured\n"
-        "device copy rate. Run it under mpirun for one process a rank, or with --ranks N for threads.");
-    bench->add_option("--case", options->cases, "dispatch, cached, combine, roundtrip")->delimiter(',');
-    bench->add_option("--tokens", options->tokens, "tokens a rank, a list")->delimiter(',')->check(CLI::PositiveNumber);
+    CLI::App* bench = app->add_subcommand("bench",
+                                          "Times cases and compares them with the floor: the bytes "
+                                          "that must be read and written once, over the measured\n"
+                                          "device copy rate. Run it under mpirun for one process a "
+                                          "rank, or with --ranks N for threads.");
+    bench
+        ->add_option("--case", options->cases,
+                     "dispatch, cached, combine, roundtrip, launch (a 16-byte memset: what "
+                     "starting anything costs)")
+        ->delimiter(',');
+    bench->add_option("--tokens", options->tokens, "tokens a rank, a list")
+        ->delimiter(',')
+        ->check(CLI::PositiveNumber);
     bench->add_option("--hidden", options->hidden, "elements of a row, a list")->delimiter(',');
-    bench->add_option("--type", options->types, "dispatched type: bf16, fp8 (with fp32 scales per 128)")->delimiter(',');
-    bench->add_option("--routing", options->routings, "uniform, log_normal, hot, grouped")->delimiter(',');
+    bench
+        ->add_option("--type", options->types,
+                     "dispatched type: bf16, fp8 (with fp32 scales per 128)")
+        ->delimiter(',');
+    bench->add_option("--routing", options->routings, "uniform, log_normal, hot, grouped")
+        ->delimiter(',');
     bench->add_option("--experts", options->experts, "experts over all ranks");
     bench->add_option("--topk", options->topk, "experts a token");
     bench->add_option("--sms", options->sms, "SMs that a rank may occupy, 0 = choose");
-    bench->add_option("--layout", options->layout)->check(CLI::IsMember({"rank-major", "expert-major"}));
+    bench->add_option("--layout", options->layout)
+        ->check(CLI::IsMember({"rank-major", "expert-major"}));
     bench->add_option("--index", options->index)->check(CLI::IsMember({"int32", "int64"}));
     bench->add_option("--dispatch-threads", options->shape.dispatch_threads);
     bench->add_option("--combine-threads", options->shape.combine_threads);
-    bench->add_option("--combine-blocks", options->shape.combine_blocks_per_sm, "combine blocks an SM");
-    bench->add_option("--calls", options->measure.calls, "measured calls a case")->check(CLI::PositiveNumber);
+    bench->add_option("--combine-blocks", options->shape.combine_blocks_per_sm,
+                      "combine blocks an SM");
+    bench->add_option("--calls", options->measure.calls, "measured calls a case")
+        ->check(CLI::PositiveNumber);
     bench->add_option("--warmups", options->measure.warmups);
-    bench->add_option("--flush-mib", options->flush_mib, "memory overwritten between calls to empty L2, 0 = none");
+    bench->add_option("--flush-mib", options->flush_mib,
+                      "memory overwritten between calls to empty L2, 0 = none");
     bench->add_option("--ranks", options->ranks, "ranks as threads, without mpirun");
-    bench->add_option("--json", options->json_path, "appends one JSON line a case to this file, - = standard output");
+    bench->add_option("--json", options->json_path,
+                      "appends one JSON line a case to this file, - = standard output");
     bench->callback([options, arguments, action] {
         *action = [options, arguments] {
             SessionOptions session;
             session.thread_ranks = options->ranks;
             return run_ranks(session, arguments.argc, arguments.argv,
-                             [&](std::shared_ptr<Bootstrap> bootstrap) { return run_rank(*options, bootstrap); });
+                             [&](std::shared_ptr<Bootstrap> bootstrap) {
+                                 return run_rank(*options, bootstrap);
+                             });
         };
     });
 }

@@ -34,7 +34,8 @@ Timing Measure::run(const std::function<void(cudaStream_t)>& call,
     const Stream stream = Stream::create(rank);
     const auto queue_call = [&](const Event* start, const Event* end) {
         if (flush_.bytes() > 0) {
-            cuda_check(cudaMemsetAsync(flush_.get(), 0x5a, flush_.bytes(), stream.get()), "cudaMemsetAsync", rank);
+            cuda_check(cudaMemsetAsync(flush_.get(), 0x5a, flush_.bytes(), stream.get()),
+                       "cudaMemsetAsync", rank);
         }
         if (prepare) prepare(stream.get());
         runtime_.barrier(stream.get());
@@ -58,14 +59,17 @@ Timing Measure::run(const std::function<void(cudaStream_t)>& call,
     std::vector<float> events_us(count);
     std::vector<float> host_us(count);
     std::vector<float> wall_us(count);
-    // Queued without a pause: the device never waits for the host, which is how a serving loop runs.
+    // Queued without a pause: the device never waits for the host, which is how a serving loop
+    // runs.
     for (std::size_t i = 0; i < count; ++i) host_us[i] = queue_call(&starts[i], &ends[i]);
     stream.synchronize();
-    for (std::size_t i = 0; i < count; ++i) events_us[i] = Event::elapsed_ms(starts[i], ends[i]) * 1000.0f;
+    for (std::size_t i = 0; i < count; ++i)
+        events_us[i] = Event::elapsed_ms(starts[i], ends[i]) * 1000.0f;
     // One at a time, from an idle device: the call with its launch latency.
     for (std::size_t i = 0; i < count; ++i) {
         if (flush_.bytes() > 0) {
-            cuda_check(cudaMemsetAsync(flush_.get(), 0x5a, flush_.bytes(), stream.get()), "cudaMemsetAsync", rank);
+            cuda_check(cudaMemsetAsync(flush_.get(), 0x5a, flush_.bytes(), stream.get()),
+                       "cudaMemsetAsync", rank);
         }
         if (prepare) prepare(stream.get());
         stream.synchronize();
@@ -82,7 +86,8 @@ Timing Measure::reduce(const std::vector<float>& events_us, const std::vector<fl
                        const std::vector<float>& wall_us) {
     Bootstrap& bootstrap = runtime_.bootstrap();
     const auto slowest = [&](const std::vector<float>& mine) {
-        const std::vector<std::byte> all = bootstrap.all_gather(mine.data(), mine.size() * sizeof(float));
+        const std::vector<std::byte> all =
+            bootstrap.all_gather(mine.data(), mine.size() * sizeof(float));
         const auto* values = reinterpret_cast<const float*>(all.data());
         std::vector<double> out(mine.size(), 0);
         for (std::size_t i = 0; i < mine.size() * static_cast<std::size_t>(bootstrap.size()); ++i) {
@@ -102,8 +107,9 @@ Timing Measure::reduce(const std::vector<float>& events_us, const std::vector<fl
 }
 
 double Measure::copy_ceiling_bytes_per_s() {
-    constexpr std::size_t kBytes = std::size_t{1} << 30;
-    const std::size_t bytes = runtime_.device().memory_bytes < 8 * kBytes ? std::size_t{1} << 20 : kBytes;
+    constexpr std::size_t kBytes = std::size_t{4} << 30;
+    const std::size_t bytes =
+        runtime_.device().memory_bytes < 4 * kBytes ? std::size_t{1} << 20 : kBytes;
     const int rank = runtime_.rank();
     double best = 0;
     for (int turn = 0; turn < runtime_.size(); ++turn) {
@@ -114,17 +120,19 @@ double Measure::copy_ceiling_bytes_per_s() {
         from.fill_bytes(0x3c);
         const Stream stream = Stream::create(rank);
         std::vector<double> times;
-        for (int i = 0; i < 8; ++i) {
+        for (int i = 0; i < 10; ++i) {
             const Event start = Event::create(EventTiming::on, rank);
             const Event end = Event::create(EventTiming::on, rank);
             start.record(stream.get());
-            cuda_check(cudaMemcpyAsync(to.get(), from.get(), bytes, cudaMemcpyDeviceToDevice, stream.get()),
+            cuda_check(cudaMemcpyAsync(to.get(), from.get(), bytes, cudaMemcpyDeviceToDevice,
+                                       stream.get()),
                        "cudaMemcpyAsync", rank);
             end.record(stream.get());
             stream.synchronize();
             if (i >= 2) times.push_back(Event::elapsed_ms(start, end));
         }
-        best = 2.0 * static_cast<double>(bytes) / (median(times) * 1e-3);
+        best = 2.0 * static_cast<double>(bytes) /
+               (*std::min_element(times.begin(), times.end()) * 1e-3);
     }
     runtime_.bootstrap().barrier();
     const auto all = runtime_.bootstrap().all_gather_values(best);

@@ -20,8 +20,8 @@ struct Timing {
     double median_us = 0;  ///< median over calls of the slowest rank's time
     double best_us = 0;
     double worst_us = 0;
-    double host_us = 0;    ///< median CPU time of one call on the slowest rank
-    double wall_us = 0;    ///< median host time from the call to the end of its kernel, slowest rank
+    double host_us = 0;  ///< median CPU time of one call on the slowest rank
+    double wall_us = 0;  ///< median host time from the call to the end of its kernel, slowest rank
     int calls = 0;
 };
 
@@ -32,16 +32,17 @@ struct MeasureOptions {
 
 class Measure {
   public:
-    /// Collective. `flush_bytes` of device memory are overwritten before each measured call, 0 = warm L2.
+    /// Collective. `flush_bytes` of device memory are overwritten before each measured call, 0 =
+    /// warm L2.
     Measure(Runtime& runtime, std::size_t flush_bytes, const MeasureOptions& options);
 
-    /// Collective; blocks. `call` queues the work to be timed on the stream it gets; `prepare`, if given, queues work
-    /// that is not timed, before each call.
+    /// Collective; blocks. `call` queues the work to be timed on the stream it gets; `prepare`, if
+    /// given, queues work that is not timed, before each call.
     Timing run(const std::function<void(cudaStream_t)>& call,
                const std::function<void(cudaStream_t)>& prepare = {});
 
-    /// Collective; blocks. Bytes read plus bytes written per second of a large device-to-device copy, while the other
-    /// ranks of the same GPU are idle; the slowest GPU counts.
+    /// Collective; blocks. Bytes read plus bytes written per second of a large device-to-device
+    /// copy, while the other ranks of the same GPU are idle; the slowest GPU counts.
     double copy_ceiling_bytes_per_s();
 
     const MeasureOptions& options() const noexcept { return options_; }

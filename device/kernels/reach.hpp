@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/abi/kernel_args.hpp"
+
+namespace gimlet {
+
+/// How a kernel reaches its peers: all by loads and stores, or some through GIN. Two instances of
+/// each kernel, because GIN's code is many times the size of the rest, and instruction fetches are
+/// a good part of a small step.
+enum class Reach { lsa, gin };
+
+constexpr Reach reach_of(const PeerHandles& peers) {
+    return peers.gin_context_count > 0 && peers.lsa_size < peers.rank_count ? Reach::gin
+                                                                            : Reach::lsa;
+}
+
+}  // namespace gimlet
