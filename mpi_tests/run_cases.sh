@@ -82,18 +82,18 @@ emulated() {
 if emulated; then
   for size in $sizes; do
     half=$((size / 2))
-    # Many processes share few cores: the larger the job, the fewer repetitions.
-    effort=$quick
-    ((size > 2)) && effort=--quick
-    one_run "$size processes, one LSA team, no GIN" "$size" NCCL_LSA_TEAM_SIZE="$size" GIMLET_EMU_GIN=off -- $effort
+    one_run "$size processes, one LSA team, no GIN" "$size" NCCL_LSA_TEAM_SIZE="$size" GIMLET_EMU_GIN=off -- --quick
     if ((half > 1)); then
       one_run "$size processes, LSA teams of $half, GIN gdaki" "$size" \
-        NCCL_LSA_TEAM_SIZE="$half" GIMLET_EMU_GIN=gdaki -- $effort
+        NCCL_LSA_TEAM_SIZE="$half" GIMLET_EMU_GIN=gdaki -- --quick
     fi
     if ((size < 8)); then
+      # The long repetitions once, where the processes do not outnumber the cores.
+      effort=--quick
+      ((size == 2)) && effort=$quick
       one_run "$size processes, no LSA, GIN gdaki" "$size" NCCL_LSA_TEAM_SIZE=1 GIMLET_EMU_GIN=gdaki -- $effort
     fi
-    one_run "$size processes, no LSA, GIN proxy" "$size" NCCL_LSA_TEAM_SIZE=1 GIMLET_EMU_GIN=proxy -- $effort
+    one_run "$size processes, no LSA, GIN proxy" "$size" NCCL_LSA_TEAM_SIZE=1 GIMLET_EMU_GIN=proxy -- --quick
   done
 else
   for size in $sizes; do one_run "$size processes" "$size" -- $quick; done
