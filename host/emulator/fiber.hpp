@@ -25,8 +25,10 @@ void __tsan_acquire(void* addr);
 void __tsan_release(void* addr);
 void __tsan_read_range(void* addr, unsigned long size);
 void __tsan_write_range(void* addr, unsigned long size);
-void AnnotateIgnoreReadsAndWritesBegin(const char* file, int line);
-void AnnotateIgnoreReadsAndWritesEnd(const char* file, int line);
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
+void AnnotateIgnoreWritesBegin(const char* file, int line);
+void AnnotateIgnoreWritesEnd(const char* file, int line);
 }
 #endif
 
@@ -63,12 +65,14 @@ class UnseenScope {
   public:
     UnseenScope() {
 #if defined(GIMLET_TSAN)
-        AnnotateIgnoreReadsAndWritesBegin(__FILE__, __LINE__);
+        AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+        AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
 #endif
     }
     ~UnseenScope() {
 #if defined(GIMLET_TSAN)
-        AnnotateIgnoreReadsAndWritesEnd(__FILE__, __LINE__);
+        AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+        AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
 #endif
     }
     UnseenScope(const UnseenScope&) = delete;
