@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tests/emulator_nccl/compile_probe.cuh"
 #include "tests/emulator_nccl/rig.hpp"
 
 using namespace gimlet::test;
