@@ -16,32 +16,41 @@ namespace gimlet {
 /// One MoE layer's exchange. Equal on all ranks (checked, collectively). 0 means "choose for me"
 /// where said so; Plan shows the choice.
 struct MoeConfig {
-    std::int32_t expert_count =
-        0;                    ///< E, 1..8192; need not be a multiple of the ranks, may be smaller
-    std::int32_t topk = 0;    ///< K, 1..32 and <= E
-    std::int32_t hidden = 0;  ///< H, elements of a row
-    std::int32_t max_tokens = 0;  ///< most tokens that any rank passes to one dispatch, >= 1
+    /// E, 1..kMaxExperts; need not be a multiple of the ranks, may be smaller.
+    std::int32_t expert_count = 0;
+    /// K, 1..32 and <= E.
+    std::int32_t topk = 0;
+    /// H, elements of a row; a row is a multiple of 16 bytes in both types.
+    std::int32_t hidden = 0;
+    /// Most tokens that any rank passes to one dispatch, >= 1.
+    std::int32_t max_tokens = 0;
 
     ElementType dispatch_type = ElementType::bfloat16;
-    std::int32_t scale_words =
-        0;  ///< 32-bit words of scales carried with a token, 0 = none; see fp8_*_scale_words
-    ElementType combine_type = ElementType::bfloat16;  ///< fp32, fp16 or bf16; sums are fp32
+    /// 32-bit words of scales carried with a token, 0 = none; see fp8_*_scale_words.
+    std::int32_t scale_words = 0;
+    /// fp32, fp16 or bf16; sums are fp32.
+    ElementType combine_type = ElementType::bfloat16;
 
     Layout layout = Layout::rank_major;
-    std::int32_t expert_alignment =
-        1;  ///< expert_major: expert blocks start at multiples of this many rows
-    PadFill pad_fill = PadFill::none;  ///< expert_major: payload of the padding rows
-    std::int64_t max_recv_rows = 0;    ///< rows of a receive buffer; 0 = as many as can ever arrive
+    /// expert_major: expert blocks start at multiples of this many rows.
+    std::int32_t expert_alignment = 1;
+    /// expert_major: payload of the padding rows.
+    PadFill pad_fill = PadFill::none;
+    /// Rows of a receive buffer; 0 = as many as can ever arrive.
+    std::int64_t max_recv_rows = 0;
 
-    std::int32_t sm_budget =
-        0;  ///< SMs that the kernels may occupy; 0 = min(32, SMs / ranks on the GPU)
-    std::int32_t dispatch_threads =
-        0;  ///< threads of a dispatch block, multiple of 32; 0 = 512, 96 on a small device
-    std::int32_t combine_threads =
-        0;  ///< threads of a combine block, multiple of 32; 0 = 288, 64 on a small device
-    std::int32_t combine_blocks_per_sm = 0;  ///< 0 = 1
-    std::int32_t gin_context_count = 0;      ///< queue pairs a peer; 0 = 4 if some peer needs GIN
-    std::int32_t chunk_rows = 0;  ///< rows of one GIN put; 0 = about 128 KiB, 64 rows at most
+    /// SMs that the kernels may occupy; 0 = min(32, SMs / ranks on the GPU), 2 on a small device.
+    std::int32_t sm_budget = 0;
+    /// Threads of a dispatch block, multiple of 32; 0 = 512, 96 on a small device.
+    std::int32_t dispatch_threads = 0;
+    /// Threads of a combine block, multiple of 32; 0 = 544, 64 on a small device.
+    std::int32_t combine_threads = 0;
+    /// 0 = 1.
+    std::int32_t combine_blocks_per_sm = 0;
+    /// Queue pairs a peer; 0 = 4 if some peer needs GIN.
+    std::int32_t gin_context_count = 0;
+    /// Rows of one GIN put; 0 = about 128 KiB, 64 rows at most.
+    std::int32_t chunk_rows = 0;
 
     /// Longest single wait of a kernel, 0 = for ever. Unset = the Runtime's.
     std::optional<std::uint64_t> deadline_ns;

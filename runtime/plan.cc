@@ -130,7 +130,7 @@ class Planner {
         dispatch.thread_count = choose(config().dispatch_threads, 512, 96);
         KernelShape& combine = plan_.kernels.combine;
         combine.block_count = plan_.sm_budget * choose(config().combine_blocks_per_sm, 1, 1);
-        combine.thread_count = choose(config().combine_threads, 288, 64);
+        combine.thread_count = choose(config().combine_threads, 544, 64);
         KernelShape& barrier = plan_.kernels.barrier;
         barrier.block_count = 1;
         barrier.thread_count = static_cast<std::int32_t>(

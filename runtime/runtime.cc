@@ -111,6 +111,11 @@ PeerHandles make_peer_handles(const Topology& topology, const DeviceCommunicator
     peers.error = error;
     peers.shape = shape;
     peers.layout = WorkspaceLayout::build(shape);
+    for (int lsa_rank = 0; lsa_rank < topology.lsa_size && topology.lsa_size <= kLsaTableSize;
+         ++lsa_rank) {
+        const int peer = topology.rank - topology.lsa_rank + lsa_rank;
+        peers.lsa_bases[lsa_rank] = static_cast<std::byte*>(window.peer(peer));
+    }
     return peers;
 }
 

@@ -35,6 +35,10 @@ struct PeerHandles {
     DeviceError* error;         ///< host-mapped, one a rank
     WorkspaceShape shape;
     WorkspaceLayout layout;  ///< offsets of the control words in the window
+    /// Window bases of the LSA team, as the host's getter gives them, for teams of up to
+    /// kLsaTableSize. Kernels ask the window where this is null; the table saves two dependent
+    /// loads at the start of every kernel.
+    std::byte* lsa_bases[kLsaTableSize];
 };
 
 /// Byte offsets of the row regions in the window (behind the workspace). [b] alternates with the

@@ -31,4 +31,7 @@ inline constexpr int kMaxGinContexts = 64;
 
 inline constexpr int kWarpSize = 32;
 
+/// LSA teams up to this size have their window bases in the kernel arguments.
+inline constexpr int kLsaTableSize = 16;
+
 }  // namespace gimlet

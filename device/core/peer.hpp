@@ -40,8 +40,11 @@ GIMLET_DEVICE std::byte* local_pointer(const PeerHandles& peers, std::uint64_t o
 GIMLET_DEVICE std::byte* peer_pointer(const PeerHandles& peers, std::int32_t rank,
                                       std::uint64_t offset) {
     if (rank == peers.rank) return local_pointer(peers, offset);
-    return static_cast<std::byte*>(
-        ncclGetLsaPointer(peers.window, offset, rank - (peers.rank - peers.lsa_rank)));
+    const std::int32_t index = rank - (peers.rank - peers.lsa_rank);
+    if (index < kLsaTableSize && peers.lsa_bases[index] != nullptr) {
+        return peers.lsa_bases[index] + offset;
+    }
+    return static_cast<std::byte*>(ncclGetLsaPointer(peers.window, offset, index));
 }
 
 template <class T>

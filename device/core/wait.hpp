@@ -22,10 +22,9 @@ enum class WaitStatus : int { ok = 0, timed_out = 1, aborted = 2 };
 struct WaitScope {
     std::uint64_t deadline_ns;  ///< longest duration of one wait, 0 = no limit
     DeviceError* error;         ///< host-mapped record, or null
-    std::uint64_t*
-        poison;  ///< device word of this rank; holds the epoch of a step that failed; or null
-    std::uint64_t epoch;  ///< number of the step, > 0
-    std::int32_t rank;    ///< own world rank
+    std::uint64_t* poison;      ///< device word: epoch of this rank's failed step; or null
+    std::uint64_t epoch;        ///< number of the step, > 0
+    std::int32_t rank;          ///< own world rank
     Tag tag;
     Primitive primitive;
     /// How often the deadline must be found expired, 64 polls apart, before the wait gives up. A
@@ -79,9 +78,9 @@ GIMLET_DEVICE bool step_poisoned(const WaitScope& scope) {
 /// Called by one thread, in any state of convergence. The record's `state` becomes
 /// kDeviceErrorComplete by a release at system scope: a host that reads it with acquire reads a
 /// whole record. No remote messages, never waits. Does not poison the step.
-GIMLET_DEVICE_COLD void report_fault(const WaitScope& scope, const WaitTarget& target, DeviceFault fault,
-                                std::uint64_t seen, std::uint64_t elapsed_ns,
-                                std::int32_t token = -1) {
+GIMLET_DEVICE_COLD void report_fault(const WaitScope& scope, const WaitTarget& target,
+                                     DeviceFault fault, std::uint64_t seen,
+                                     std::uint64_t elapsed_ns, std::int32_t token = -1) {
     DeviceError* const error = scope.error;
     if (error == nullptr) return;
     if (compare_exchange_acq_rel<Scope::system>(&error->state, kDeviceErrorFree,

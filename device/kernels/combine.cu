@@ -7,8 +7,8 @@ namespace gimlet {
 namespace device {
 namespace {
 
-/// Plan launches no larger blocks: one load warp and up to 8 sum warps.
-inline constexpr int kCombineThreads = 288;
+/// Plan launches no larger blocks: one load warp and up to 16 sum warps.
+inline constexpr int kCombineThreads = 544;
 
 /// A lane's choice of one token: address of its row, 0 if the choice opened none.
 struct LaneRow {

@@ -22,7 +22,7 @@ struct RowTicket {
 static_assert(sizeof(RowTicket) == 16);
 
 /// 16-byte vectors of a piece that one thread sums in registers.
-inline constexpr std::int32_t kCombineVectors = 4;
+inline constexpr std::int32_t kCombineVectors = 2;
 
 /// Dynamic shared memory of the combine kernel.
 struct CombineSharedLayout {

@@ -34,14 +34,14 @@ GIMLET_DEVICE void set_up(const DispatchContext<R>& ctx) {
 /// Counts, exchanges counts, computes slots. Block-uniform: false = the step failed, nothing may be
 /// sent.
 template <Reach R>
-GIMLET_DEVICE bool find_slots(const DispatchContext<R>& ctx) {
+GIMLET_DEVICE bool find_slots(const DispatchContext<R>& ctx, const TokenBatch& first) {
     const bool fresh = ctx.args.mode == RoutingMode::fresh;
-    if (fresh) count_tokens(ctx);
+    if (fresh) count_tokens(ctx, first);
     send_count_rows(ctx);
     if (fresh && !start_ordinals(ctx)) return false;
     if (!receive_counts(ctx)) return false;
     if (!build_key_tables(ctx)) return false;
-    if (fresh) assign_slots(ctx);
+    if (fresh) assign_slots(ctx, first);
     return !block_any(ctx.poisoned());
 }
 
@@ -159,8 +159,14 @@ template <Reach R>
 GIMLET_GLOBAL void __launch_bounds__(kDispatchThreads, 1)
     dispatch_kernel(const GIMLET_GRID_CONSTANT DispatchKernelArgs args) {
     const DispatchContext<R> ctx(args);
+    // First of all: the row loads that set_up starts would keep these waiting.
+    TokenBatch first{};
+    if (args.args.mode == RoutingMode::fresh) {
+        const TokenRange range = warp_tokens(ctx, warp_index());
+        first = load_choices(ctx, range.begin, range.end);
+    }
     set_up(ctx);
-    if (find_slots(ctx)) {
+    if (find_slots(ctx, first)) {
         if (warp_index() < ctx.exchange.shape.copy_warps) {
             copy_rows(ctx);
         } else {
@@ -194,12 +200,13 @@ cudaError_t prepare_dispatch() {
 cudaError_t launch_dispatch(const DispatchArgs& args, cudaStream_t stream) {
     const ExchangeArgs& exchange = args.exchange;
     const KernelShape& shape = exchange.shape;
+    const std::int32_t per_block = (args.token_count + shape.block_count - 1) / shape.block_count;
     const device::DispatchKernelArgs kernel_args{
         args,
         DispatchSharedLayout::build(shape, exchange.peers.rank_count, exchange.experts.expert_count,
                                     exchange.layout),
-        ExpertLookup::from(exchange.experts),
-        (args.token_count + shape.block_count - 1) / shape.block_count};
+        ExpertLookup::from(exchange.experts), per_block,
+        (per_block + shape.count_warps - 1) / shape.count_warps};
     const auto kernel = reach_of(exchange.peers) == Reach::gin
                             ? device::dispatch_kernel<Reach::gin>
                             : device::dispatch_kernel<Reach::lsa>;

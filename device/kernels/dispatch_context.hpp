@@ -31,6 +31,7 @@ struct DispatchKernelArgs {
     DispatchSharedLayout shared;
     ExpertLookup experts;
     std::int32_t tokens_per_block;
+    std::int32_t tokens_per_warp;  ///< of the count warps
 };
 
 /// One block's view of a running dispatch: its pointers into shared memory, its tokens, its epoch.
@@ -58,6 +59,7 @@ struct DispatchContext {
     std::int32_t parity;
     std::int32_t token_begin;  ///< this block's tokens: [token_begin, token_end)
     std::int32_t token_end;
+    std::int32_t tokens_per_warp;
 
     GIMLET_DEVICE explicit DispatchContext(const DispatchKernelArgs& k)
         : args(k.args),
@@ -82,6 +84,7 @@ struct DispatchContext {
         epochs = reinterpret_cast<EpochWords*>(peers.local + peers.layout.epochs);
         epoch = epochs->dispatch + 1;
         parity = static_cast<std::int32_t>(epoch % kBufferCount);
+        tokens_per_warp = k.tokens_per_warp;
         const std::int32_t begin = block_index() * k.tokens_per_block;
         token_begin = begin < args.token_count ? begin : args.token_count;
         token_end = begin + k.tokens_per_block;

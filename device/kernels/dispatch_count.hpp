@@ -13,36 +13,71 @@ struct TokenRange {
     std::int32_t end;
 };
 
-/// The part of the block's tokens that count warp `warp` owns.
+/// The part of the block's tokens that count warp `warp` owns; empty for the other warps.
 template <Reach R>
 GIMLET_DEVICE TokenRange warp_tokens(const DispatchContext<R>& ctx, std::int32_t warp) {
-    const std::int32_t tokens = ctx.token_end - ctx.token_begin;
-    const std::int32_t per_warp =
-        (tokens + ctx.exchange.shape.count_warps - 1) / ctx.exchange.shape.count_warps;
-    TokenRange range{ctx.token_begin + warp * per_warp, ctx.token_begin + (warp + 1) * per_warp};
-    if (range.begin > ctx.token_end) range.begin = ctx.token_end;
-    if (range.end > ctx.token_end) range.end = ctx.token_end;
+    TokenRange range{ctx.token_begin + warp * ctx.tokens_per_warp,
+                     ctx.token_begin + (warp + 1) * ctx.tokens_per_warp};
+    if (range.begin > ctx.token_end || warp >= ctx.exchange.shape.count_warps)
+        range.begin = ctx.token_end;
+    if (range.end > ctx.token_end || warp >= ctx.exchange.shape.count_warps)
+        range.end = ctx.token_end;
     return range;
 }
 
-/// Reports a choice below -1, at or above E, or named twice by its token. `raw` is the lane's
-/// choice, -1 beyond K. Warp-uniform result: true = fault.
+/// The lane's choice of some consecutive tokens. -1: masked, lane >= K, or no token; below -1 or at
+/// least E: a fault.
+inline constexpr std::int32_t kTokensAhead = 8;
+struct TokenBatch {
+    std::int32_t expert[kTokensAhead];
+
+    /// expert[i] by selection: an index would move the array out of registers.
+    GIMLET_DEVICE std::int32_t at(std::int32_t i) const {
+        std::int32_t value = expert[0];
+        GIMLET_UNROLL
+        for (std::int32_t j = 1; j < kTokensAhead; ++j) value = i == j ? expert[j] : value;
+        return value;
+    }
+};
+
+/// Loads the choices of tokens [first, first + kTokensAhead) that lie below `end`; all loads are in
+/// flight together.
+template <Reach R>
+GIMLET_DEVICE TokenBatch load_choices(const DispatchContext<R>& ctx, std::int32_t first,
+                                      std::int32_t end) {
+    TokenBatch batch;
+    GIMLET_UNROLL
+    for (std::int32_t i = 0; i < kTokensAhead; ++i) {
+        const bool mine = first + i < end && lane_index() < ctx.exchange.topk;
+        const std::int64_t raw = mine ? ctx.raw_expert(first + i, lane_index()) : -1;
+        const bool odd = raw < -1 || raw >= ctx.experts.expert_count;
+        batch.expert[i] = odd ? -2 : static_cast<std::int32_t>(raw);
+    }
+    return batch;
+}
+
+/// Reports the lane's faulty choice of `token` and fails the step.
+template <Reach R>
+GIMLET_DEVICE_COLD void refuse_choice(const DispatchContext<R>& ctx, std::int32_t token,
+                                      DeviceFault fault) {
+    const WaitTarget target{-1, -1, static_cast<std::uint64_t>(ctx.experts.expert_count)};
+    const std::int64_t raw = ctx.raw_expert(token, lane_index());
+    report_fault(ctx.wait_scope(Primitive::none), target, fault, static_cast<std::uint64_t>(raw), 0,
+                 token);
+    ctx.poison();
+}
+
+/// Reports a choice below -1, at or above E, or named twice by its token. Warp-uniform result: true
+/// = fault.
 template <Reach R>
 GIMLET_DEVICE bool check_choices(const DispatchContext<R>& ctx, std::int32_t token,
-                                 std::int64_t raw) {
-    const bool out_of_range = raw < -1 || raw >= ctx.experts.expert_count;
-    const std::uint32_t same = __match_any_sync(0xffffffffu, static_cast<unsigned long long>(raw));
-    const bool duplicate = raw >= 0 && (same & (same - 1)) != 0;
-    const bool fault = out_of_range || duplicate;
-    if (fault) {
-        const WaitTarget target{-1, -1, static_cast<std::uint64_t>(ctx.experts.expert_count)};
-        report_fault(
-            ctx.wait_scope(Primitive::none), target,
-            out_of_range ? DeviceFault::expert_out_of_range : DeviceFault::duplicate_expert,
-            static_cast<std::uint64_t>(raw), 0, token);
-        ctx.poison();
-    }
-    return warp_any(fault);
+                                 std::int32_t expert) {
+    const std::uint32_t same = __match_any_sync(0xffffffffu, expert);
+    const bool duplicate = expert >= 0 && (same & (same - 1)) != 0;
+    if (!warp_any(duplicate || expert < -1)) return false;
+    if (expert < -1) refuse_choice(ctx, token, DeviceFault::expert_out_of_range);
+    if (duplicate) refuse_choice(ctx, token, DeviceFault::duplicate_expert);
+    return true;
 }
 
 /// Adds one token to the warp's keys and the block's counts. Whole warp.
@@ -61,38 +96,10 @@ GIMLET_DEVICE void count_token(const DispatchContext<R>& ctx, std::int32_t* keys
     warp_sync();
 }
 
-/// Fills block_counts and warp_keys (both zero before) from this block's tokens; publishes
-/// block_counts to the other blocks. Contains block barriers. A faulty token leaves its mark in
-/// every published word.
+/// Publishes block_counts to the other blocks. A fault shows in bit 31 of the words: every block
+/// that reads one refuses the step with it. Whole block, behind a block barrier.
 template <Reach R>
-GIMLET_DEVICE void count_tokens(const DispatchContext<R>& ctx) {
-    constexpr std::int32_t kAhead = 4;  // loads in flight
-    const std::int32_t warp = warp_index();
-    if (warp < ctx.exchange.shape.count_warps) {
-        bool fault = false;
-        std::int32_t* keys = ctx.warp_keys + warp * ctx.key_total_count();
-        const TokenRange range = warp_tokens(ctx, warp);
-        GIMLET_ROLLED
-        for (std::int32_t first = range.begin; first < range.end; first += kAhead) {
-            std::int64_t raw[kAhead];
-            GIMLET_UNROLL
-            for (std::int32_t i = 0; i < kAhead; ++i) {
-                const bool mine = first + i < range.end && lane_index() < ctx.exchange.topk;
-                raw[i] = mine ? ctx.raw_expert(first + i, lane_index()) : -1;
-            }
-            GIMLET_UNROLL
-            for (std::int32_t i = 0; i < kAhead; ++i) {
-                if (first + i >= range.end) break;
-                const bool bad = check_choices(ctx, first + i, raw[i]);
-                fault = fault || bad;
-                if (!bad) count_token(ctx, keys, static_cast<std::int32_t>(raw[i]));
-            }
-        }
-        if (fault && lane_index() == 0) *ctx.verdict = 1;
-    }
-    block_sync();
-    // A fault shows in bit 31 of the block's words: every block that reads one refuses the step
-    // with it.
+GIMLET_DEVICE void publish_block_counts(const DispatchContext<R>& ctx) {
     const std::int32_t words = ctx.peers.shape.block_row_words();
     auto* row =
         reinterpret_cast<std::uint64_t*>(ctx.peers.local + ctx.peers.layout.block_counts) +
@@ -106,8 +113,35 @@ GIMLET_DEVICE void count_tokens(const DispatchContext<R>& ctx) {
     }
 }
 
-/// Sum over blocks [0, block_end) of word `word` of their rows; 8 neighbouring lanes share one sum.
-/// Fails the wait scope by status; sets `refused` if any block found a fault.
+/// Fills block_counts and warp_keys (both zero before) from this block's tokens and publishes the
+/// former. `first` holds the choices of the warp's first tokens. Contains block barriers.
+template <Reach R>
+GIMLET_DEVICE void count_tokens(const DispatchContext<R>& ctx, const TokenBatch& first) {
+    const std::int32_t warp = warp_index();
+    const TokenRange range = warp_tokens(ctx, warp);
+    std::int32_t* keys = ctx.warp_keys + warp * ctx.key_total_count();
+    bool fault = false;
+    TokenBatch batch = first;
+    GIMLET_ROLLED
+    for (std::int32_t begin = range.begin; begin < range.end; begin += kTokensAhead) {
+        if (begin > range.begin) batch = load_choices(ctx, begin, range.end);
+        GIMLET_ROLLED
+        for (std::int32_t i = 0; i < kTokensAhead && begin + i < range.end; ++i) {
+            const std::int32_t expert = batch.at(i);
+            const bool bad = check_choices(ctx, begin + i, expert);
+            fault = fault || bad;
+            if (!bad) count_token(ctx, keys, expert);
+        }
+    }
+    if (fault && lane_index() == 0) *ctx.verdict = 1;
+    block_sync();
+    publish_block_counts(ctx);
+}
+
+/// Sum over blocks [0, block_end) of word `word` of their rows; kShare neighbouring lanes share one
+/// sum. Fails the wait scope by status; sets `refused` if any block found a fault.
+inline constexpr std::int32_t kShare = 4;
+
 struct BlockSum {
     std::int32_t value;
     WaitStatus status;
@@ -136,8 +170,7 @@ GIMLET_DEVICE void add_block_word(const DispatchContext<R>& ctx, const std::uint
 template <Reach R>
 GIMLET_DEVICE BlockSum sum_over_blocks(const DispatchContext<R>& ctx, std::int32_t word,
                                        std::int32_t block_end) {
-    constexpr std::int32_t kShare = 8;
-    constexpr std::int32_t kAhead = 4;  // loads in flight
+    constexpr std::int32_t kAhead = 8;  // loads in flight
     const std::int32_t words = ctx.peers.shape.block_row_words();
     const auto* rows =
         reinterpret_cast<const std::uint64_t*>(ctx.peers.local + ctx.peers.layout.block_counts) +
@@ -164,10 +197,10 @@ GIMLET_DEVICE BlockSum sum_over_blocks(const DispatchContext<R>& ctx, std::int32
     return out;
 }
 
-/// Adds the 8 lanes' shares; every lane of the warp must call.
+/// Adds the kShare lanes' shares; every lane of the warp must call.
 GIMLET_DEVICE std::int32_t reduce_share(std::int32_t value) {
     GIMLET_ROLLED
-    for (std::int32_t step = 4; step > 0; step /= 2)
+    for (std::int32_t step = kShare / 2; step > 0; step /= 2)
         value += __shfl_xor_sync(0xffffffffu, value, step);
     return value;
 }
@@ -181,13 +214,13 @@ GIMLET_DEVICE bool start_ordinals(const DispatchContext<R>& ctx) {
     const std::int32_t first_word = ctx.rank_major() ? 0 : ctx.peers.rank_count;
     bool good = true;
     GIMLET_ROLLED
-    for (std::int32_t base = 0; base < keys; base += block_threads() / 8) {
-        const std::int32_t key = base + thread_index() / 8;
+    for (std::int32_t base = 0; base < keys; base += block_threads() / kShare) {
+        const std::int32_t key = base + thread_index() / kShare;
         BlockSum sum{0, WaitStatus::ok, false};
         if (key < keys) sum = sum_over_blocks(ctx, first_word + key, block_index());
         std::int32_t running = reduce_share(sum.value);
         good = good && sum.status == WaitStatus::ok && !sum.refused;
-        if (key < keys && lane_index() % 8 == 0) {
+        if (key < keys && lane_index() % kShare == 0) {
             GIMLET_ROLLED
             for (std::int32_t warp = 0; warp < ctx.exchange.shape.count_warps; ++warp) {
                 std::int32_t& cell = ctx.warp_keys[warp * keys + key];
@@ -229,14 +262,14 @@ GIMLET_DEVICE void send_count_row(const DispatchContext<R>& ctx, std::int32_t pe
     bool refused = *ctx.verdict != 0;
     const bool fresh = ctx.args.mode == RoutingMode::fresh;
     GIMLET_ROLLED
-    for (std::int32_t base = 1; fresh && base < words; base += block_threads() / 8) {
-        const std::int32_t index = base + thread_index() / 8;
+    for (std::int32_t base = 1; fresh && base < words; base += block_threads() / kShare) {
+        const std::int32_t index = base + thread_index() / kShare;
         const std::int32_t word = index < words ? source_word(ctx, peer, index) : -1;
         BlockSum sum{0, WaitStatus::ok, false};
         if (word >= 0) sum = sum_over_blocks(ctx, word, block_count());
         const std::int32_t value = reduce_share(sum.value);
         refused = refused || sum.refused || sum.status != WaitStatus::ok;
-        if (index < words && lane_index() % 8 == 0) {
+        if (index < words && lane_index() % kShare == 0) {
             store_relaxed<Scope::system>(out + index,
                                          tagged(ctx.epoch, static_cast<std::uint32_t>(value)));
         }

@@ -105,34 +105,44 @@ GIMLET_DEVICE bool build_key_tables(const DispatchContext<R>& ctx) {
     return block_all(good);
 }
 
+/// Writes the slot of one token's rows into the routing and moves the warp's ordinals on. Whole
+/// warp.
+template <Reach R>
+GIMLET_DEVICE void assign_token(const DispatchContext<R>& ctx, std::int32_t* ordinals,
+                                std::int32_t token, std::int32_t expert) {
+    const TokenChoices choice = token_choices(ctx, expert);
+    SlotRef ref{-1, -1};
+    HomeRef home{-1, -1};
+    if (choice.key >= 0) {
+        const std::int32_t ordinal = ordinals[choice.key]++;
+        ref = SlotRef{choice.rank, ctx.key_base[choice.key] + ordinal};
+        if (R == Reach::gin && ctx.peer_base[choice.rank] == 0) {
+            home = HomeRef{ctx.key_send[choice.key] + ordinal,
+                           ctx.key_chunk[choice.key] + ordinal / ctx.exchange.chunk_rows};
+        }
+    }
+    if (lane_index() < ctx.exchange.topk) {
+        const std::int64_t at = static_cast<std::int64_t>(token) * ctx.exchange.topk + lane_index();
+        ctx.args.routing.slots[at] = ref;
+        if constexpr (R == Reach::gin) ctx.args.routing.home[at] = home;
+    }
+    warp_sync();
+}
+
 /// Writes the slots of this block's tokens into the routing, from the ordinals that start_ordinals
 /// left in warp_keys.
 template <Reach R>
-GIMLET_DEVICE void assign_slots(const DispatchContext<R>& ctx) {
-    const std::int32_t warp = warp_index();
-    if (warp >= ctx.exchange.shape.count_warps) return;
-    const std::int32_t lane = lane_index();
-    std::int32_t* ordinals = ctx.warp_keys + warp * ctx.key_total_count();
-    const TokenRange range = warp_tokens(ctx, warp);
+GIMLET_DEVICE void assign_slots(const DispatchContext<R>& ctx, const TokenBatch& first) {
+    const TokenRange range = warp_tokens(ctx, warp_index());
+    std::int32_t* ordinals = ctx.warp_keys + warp_index() * ctx.key_total_count();
+    TokenBatch batch = first;
     GIMLET_ROLLED
-    for (std::int32_t token = range.begin; token < range.end; ++token) {
-        const TokenChoices choice = token_choices(ctx, ctx.lane_expert(token, lane));
-        SlotRef ref{-1, -1};
-        HomeRef home{-1, -1};
-        if (choice.key >= 0) {
-            const std::int32_t ordinal = ordinals[choice.key]++;
-            ref = SlotRef{choice.rank, ctx.key_base[choice.key] + ordinal};
-            if (ctx.peer_base[choice.rank] == 0) {
-                home = HomeRef{ctx.key_send[choice.key] + ordinal,
-                               ctx.key_chunk[choice.key] + ordinal / ctx.exchange.chunk_rows};
-            }
+    for (std::int32_t begin = range.begin; begin < range.end; begin += kTokensAhead) {
+        if (begin > range.begin) batch = load_choices(ctx, begin, range.end);
+        GIMLET_ROLLED
+        for (std::int32_t i = 0; i < kTokensAhead && begin + i < range.end; ++i) {
+            assign_token(ctx, ordinals, begin + i, batch.at(i));
         }
-        if (lane < ctx.exchange.topk) {
-            const std::int64_t at = static_cast<std::int64_t>(token) * ctx.exchange.topk + lane;
-            ctx.args.routing.slots[at] = ref;
-            ctx.args.routing.home[at] = home;
-        }
-        warp_sync();
     }
 }
 
