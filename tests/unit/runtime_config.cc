@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "device/abi/limits.hpp"
 #include "host/base/log.hpp"
 #include "tests/support/catch.hpp"
 
@@ -48,8 +49,8 @@ TEST_CASE("all faults come at once", "[runtime][config]") {
     config.max_recv_rows = -1;
     config.dispatch_threads = 100;
     config.chunk_rows = -1;
-    const std::set<std::string> expected = {"expert_count",  "topk",          "hidden",
-                                            "max_tokens",    "combine_type",  "scale_words",
+    const std::set<std::string> expected = {"expert_count",     "topk",          "hidden",
+                                            "max_tokens",       "combine_type",  "scale_words",
                                             "expert_alignment", "max_recv_rows", "dispatch_threads",
                                             "chunk_rows"};
     CHECK(faulty_fields(config) == expected);
@@ -75,8 +76,8 @@ TEST_CASE("limits are exact", "[runtime][config]") {
         change(&config);
         return validate(config).empty();
     };
-    CHECK(with([](MoeConfig* c) { c->expert_count = 8192, c->topk = 32; }));
-    CHECK_FALSE(with([](MoeConfig* c) { c->expert_count = 8193; }));
+    CHECK(with([](MoeConfig* c) { c->expert_count = kMaxExperts, c->topk = 32; }));
+    CHECK_FALSE(with([](MoeConfig* c) { c->expert_count = kMaxExperts + 1; }));
     CHECK_FALSE(with([](MoeConfig* c) { c->topk = 33; }));
     CHECK_FALSE(with([](MoeConfig* c) { c->topk = 0; }));
     CHECK(with([](MoeConfig* c) { c->expert_count = 4; }));

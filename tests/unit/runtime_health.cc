@@ -47,19 +47,21 @@ TEST_CASE("each fault has its code and its words", "[runtime][health]") {
     error.seen = static_cast<std::uint64_t>(-2);
     error.expected = 32;
     CHECK(error_code_of(error.fault) == ErrorCode::invalid_argument);
-    CHECK_THAT(describe(error), contains_text("token 7 names expert -2; it must be -1") &&
-                                    contains_text("0..31"));
+    CHECK_THAT(describe(error),
+               contains_text("token 7 names expert -2; it must be -1") && contains_text("0..31"));
     error.fault = DeviceFault::duplicate_expert;
     CHECK_THAT(describe(error), contains_text("twice"));
     error.fault = DeviceFault::capacity_exceeded;
     error.seen = 900;
     error.expected = 800;
     CHECK(error_code_of(error.fault) == ErrorCode::overflow);
-    CHECK_THAT(describe(error), contains_text("900 rows would arrive at rank 5, its buffer holds 800"));
+    CHECK_THAT(describe(error),
+               contains_text("900 rows would arrive at rank 5, its buffer holds 800"));
     error.fault = DeviceFault::mode_mismatch;
     error.seen = 1;
     error.expected = 0;
-    CHECK_THAT(describe(error), contains_text("rank 5 runs a cached dispatch, this rank a fresh one"));
+    CHECK_THAT(describe(error),
+               contains_text("rank 5 runs a cached dispatch, this rank a fresh one"));
     error.fault = DeviceFault::peer_refused;
     CHECK(error_code_of(error.fault) == ErrorCode::peer_failed);
     CHECK_THAT(describe(error), contains_text("rank 5 refused"));

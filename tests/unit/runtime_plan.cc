@@ -65,11 +65,12 @@ TEST_CASE("defaults on a large GPU", "[runtime][plan]") {
     CHECK(plan.kernels.dispatch.block_count == 32);
     CHECK(plan.kernels.dispatch.thread_count == 512);
     CHECK(plan.kernels.dispatch.copy_warps == 4);
-    CHECK(plan.kernels.dispatch.slots_per_warp == 3);
+    CHECK(plan.kernels.dispatch.slots_per_warp >= 3);
     CHECK(plan.kernels.dispatch.slot_bytes == 14336);
     CHECK(plan.kernels.dispatch.shared_bytes <= 227 << 10);
-    CHECK(plan.kernels.combine.block_count == 128);
-    CHECK(plan.kernels.combine.thread_count == 224);
+    CHECK(plan.kernels.combine.block_count >= 32);
+    CHECK(plan.kernels.combine.slots_per_warp >= 2);
+    CHECK(plan.kernels.combine.shared_bytes <= 227 << 10);
     CHECK(plan.kernels.gin_context_count == 0);
     CHECK(plan.signal_count == 0);
     CHECK(plan.send_capacity == 0);
@@ -243,7 +244,8 @@ TEST_CASE("plans print themselves within 100 columns", "[runtime][plan]") {
         ++count;
     }
     CHECK(count > 12);
-    CHECK_THAT(plan.text(), contains_text("64 ranks, LSA teams of 8") && contains_text("home_rows"));
+    CHECK_THAT(plan.text(),
+               contains_text("64 ranks, LSA teams of 8") && contains_text("home_rows"));
     const std::string json = plan.json();
     CHECK(std::count(json.begin(), json.end(), '{') == std::count(json.begin(), json.end(), '}'));
     CHECK_THAT(json, contains_text("\"plan.row_capacity\":\"524288\""));
@@ -272,7 +274,8 @@ TEST_CASE("traffic is exact for a counted step", "[runtime][stats]") {
     std::vector<std::int32_t> counts(static_cast<std::size_t>(4 * words));
     const std::int32_t rows[4][4] = {{5, 4, 7, 0}, {1, 0, 2, 0}, {4, 0, 0, 0}, {3, 1, 1, 1}};
     for (int s = 0; s < 4; ++s) {
-        for (int d = 0; d < 4; ++d) counts[static_cast<std::size_t>(s * words + 1 + d)] = rows[s][d];
+        for (int d = 0; d < 4; ++d)
+            counts[static_cast<std::size_t>(s * words + 1 + d)] = rows[s][d];
     }
     const StepTraffic traffic = compute_traffic(plan, counts);
     CHECK(traffic.rows_sent == 16);
@@ -286,5 +289,6 @@ TEST_CASE("traffic is exact for a counted step", "[runtime][stats]") {
     CHECK(traffic.combine_puts == 2 + 1);  // 4 rows to rank 2, 3 rows to rank 3
     CHECK(traffic.dispatch_bytes_sent == 16 * (1024 + 32));
     const LogCapture quiet;
-    CHECK_THROWS_WITH(compute_traffic(plan, std::vector<std::int32_t>(3)), contains_text("3 words"));
+    CHECK_THROWS_WITH(compute_traffic(plan, std::vector<std::int32_t>(3)),
+                      contains_text("3 words"));
 }

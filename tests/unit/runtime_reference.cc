@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reference is what everything else is checked against, so it is checked against cases worked out by hand.
+// The reference is what everything else is checked against, so it is checked against cases worked
+// out by hand.
 #include "runtime/reference.hpp"
 
 #include <bit>
@@ -41,7 +42,9 @@ ReferenceInputs inputs(std::uint32_t scale_words = 0) {
     return in;
 }
 
-std::uint32_t bits(float value) { return std::bit_cast<std::uint32_t>(value); }
+std::uint32_t bits(float value) {
+    return std::bit_cast<std::uint32_t>(value);
+}
 
 }  // namespace
 
@@ -168,16 +171,19 @@ TEST_CASE("16-bit results are rounded once, at the end", "[runtime][reference]")
     const auto reference = make_reference(table, {2, Layout::expert_major, 1});
     std::uint16_t rows[2];
     store_element(ElementType::bfloat16, &rows[0], 1.0f);
-    store_element(ElementType::bfloat16, &rows[1], 0.001953125f);  // 2^-9: half a step of 1.0
+    store_element(ElementType::bfloat16, &rows[1], 0.00390625f);  // 2^-8: half a step at 1.0
     std::uint16_t bias;
-    store_element(ElementType::bfloat16, &bias, 0.001953125f);
+    store_element(ElementType::bfloat16, &bias, 0.00390625f);
     ReferenceCombine combine;
     combine.type = ElementType::bfloat16;
     combine.hidden = 1;
-    combine.row = [&rows](int, int slot) { return reinterpret_cast<const std::byte*>(&rows[slot]); };
+    combine.row = [&rows](int, int slot) {
+        return reinterpret_cast<const std::byte*>(&rows[slot]);
+    };
     combine.bias = [&bias](int) { return reinterpret_cast<const std::byte*>(&bias); };
     const auto out = reference_combine(table, reference, 0, combine);
-    CHECK(load_element(ElementType::bfloat16, out.data()) == 1.00390625f + 0.00390625f * 0);
+    CHECK(load_element(ElementType::bfloat16, out.data()) ==
+          1.0078125f);  // rounding twice gives 1.0
 }
 
 TEST_CASE("differences are found and named", "[runtime][reference]") {
