@@ -238,8 +238,9 @@ Received Exchange::received(const Routing& routing) const {
     }
     const auto parity = routing.epoch_ % kBufferCount;
     Received out;
-    out.rows = base_ + plan_.regions.recv_rows[parity];
-    out.records = base_ + plan_.regions.recv_meta[parity];
+    const std::uint64_t skew = plan_.regions.rank_skew(plan_.rank);
+    out.rows = base_ + skew + plan_.regions.recv_rows[parity];
+    out.records = base_ + skew + plan_.regions.recv_meta[parity];
     out.step = routing.view_.step;
     out.row_capacity = plan_.row_capacity;
     out.row_bytes = plan_.token_layout.row_bytes;
@@ -276,7 +277,8 @@ void Exchange::unpack(const Routing& routing, const UnpackOutputs& outputs, cuda
 
 std::byte* Exchange::combine_input() const {
     if (!open_) raise(ErrorCode::closed, rank(), "combine_input: the Exchange is closed");
-    return base_ + plan_.regions.combine_rows[(combine_position() + 1) % kBufferCount];
+    return base_ + plan_.regions.rank_skew(plan_.rank) +
+           plan_.regions.combine_rows[(combine_position() + 1) % kBufferCount];
 }
 
 void Exchange::pack(const void* rows, const Routing& routing, cudaStream_t stream) {

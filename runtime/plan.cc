@@ -23,6 +23,8 @@ constexpr std::int32_t kDefaultChunkRows = 64;
 constexpr std::int32_t kCopyWarps = 4;
 constexpr std::int32_t kSlotsPerWarp = 6;
 constexpr std::int32_t kLeastSlotsPerWarp = 2;
+constexpr std::uint64_t kTranslationPageBytes = std::uint64_t{2} << 20;
+constexpr std::uint64_t kPagedWindowBytes = std::uint64_t{64} << 20;
 constexpr std::int32_t kMostCombineSlots = 32;
 /// Small enough that the ring stays deep, large enough that a bulk copy is worth its start.
 constexpr std::uint32_t kMaxCombinePieceBytes = 16384;
@@ -228,6 +230,10 @@ class Planner {
         for (auto& offset : regions.combine_rows) {
             offset = place(plan_.row_capacity, plan_.combine_row_bytes, "combine rows in bytes");
         }
+        // One translation page a rank where the window spans many of them; elsewhere just enough to
+        // be another address.
+        regions.skew_bytes = at_ >= kPagedWindowBytes ? kTranslationPageBytes : kRegionAlignment;
+        place(plan_.skew_steps(), regions.skew_bytes, "rank skew in bytes");
         regions.send_rows =
             place(plan_.send_capacity, plan_.token_layout.row_bytes, "send rows in bytes");
         regions.send_meta = place(plan_.send_capacity, record_bytes, "send records in bytes");
@@ -292,8 +298,8 @@ class Planner {
         shape.shared_bytes = shared_bytes();
     }
 
-    /// A ring of row pieces, as deep as the block's shared memory allows. A row moves in equal pieces
-    /// of at most what the block's threads can sum.
+    /// A ring of row pieces, as deep as the block's shared memory allows. A row moves in equal
+    /// pieces of at most what the block's threads can sum.
     void fit_combine() {
         KernelShape& shape = plan_.kernels.combine;
         if (shape.thread_count < 2 * kWarpSize) {
@@ -303,16 +309,15 @@ class Planner {
             return;
         }
         const auto limit = static_cast<std::uint32_t>(inputs_.device.shared_optin_bytes) /
-                           static_cast<std::uint32_t>(std::max(
-                               1, shape.block_count / std::max(1, plan_.sm_budget)));
+                           static_cast<std::uint32_t>(
+                               std::max(1, shape.block_count / std::max(1, plan_.sm_budget)));
         const std::uint32_t row_bytes = plan_.combine_row_bytes;
         const std::uint32_t largest =
             std::min(combine_max_slot_bytes(shape.thread_count), kMaxCombinePieceBytes);
         const std::uint32_t pieces = (row_bytes + largest - 1) / largest;
         shape.copy_warps = 1;
-        shape.slot_bytes = static_cast<std::uint32_t>(
-            align_up((row_bytes + pieces - 1) / pieces, std::uint32_t{kBulkAlignment},
-                     "combine piece"));
+        shape.slot_bytes = static_cast<std::uint32_t>(align_up(
+            (row_bytes + pieces - 1) / pieces, std::uint32_t{kBulkAlignment}, "combine piece"));
         shape.slots_per_warp = kMostCombineSlots;
         while (shape.slots_per_warp > kLeastSlotsPerWarp &&
                combine_shared_bytes(shape, plan_.rank_count) > limit) {
@@ -398,6 +403,7 @@ WindowLayout Plan::window_layout() const {
     add("recv_meta[1]", row_capacity, token_layout.record_bytes());
     add("combine_rows[0]", row_capacity, combine_row_bytes);
     add("combine_rows[1]", row_capacity, combine_row_bytes);
+    add("rank_skew", skew_steps(), regions.skew_bytes);
     add("send_rows", send_capacity, token_layout.row_bytes);
     add("send_meta", send_capacity, token_layout.record_bytes());
     add("home_rows", send_capacity, combine_row_bytes);

@@ -56,6 +56,12 @@ struct Plan {
     std::uint64_t deadline_ns = 0;
     std::uint64_t window_bytes = 0;
 
+    /// Skews that lie beside each other in the window, see RegionOffsets.
+    std::int32_t skew_steps() const {
+        return (rank_count < RegionOffsets::kSkewCount ? rank_count : RegionOffsets::kSkewCount) -
+               1;
+    }
+
     /// The window as named regions, workspace first; offsets equal those of `workspace` and
     /// `regions`.
     WindowLayout window_layout() const;

@@ -43,14 +43,27 @@ struct PeerHandles {
 
 /// Byte offsets of the row regions in the window (behind the workspace). [b] alternates with the
 /// epoch's parity.
+///
+/// On rank p, recv_rows, recv_meta and combine_rows lie rank_skew(p) beyond these offsets. NCCL
+/// maps the windows of a team at equal low address bits, and the rows of one source have nearly
+/// equal offsets on all ranks: without the skew, a multiprocessor that walks all peers side by side
+/// asks one set of its address translation cache for all of them.
 struct RegionOffsets {
     std::uint64_t recv_rows[kBufferCount];
     std::uint64_t recv_meta[kBufferCount];
     std::uint64_t combine_rows[kBufferCount];
     std::uint64_t send_rows;  ///< GIN only: dispatch rows by destination
     std::uint64_t send_meta;
-    std::uint64_t home_rows;  ///< GIN only: combine rows that came home
+    std::uint64_t home_rows;   ///< GIN only: combine rows that came home
+    std::uint64_t skew_bytes;  ///< between the skews of neighbouring ranks
     std::uint64_t total_bytes;
+
+    /// Ranks beyond this many have the skews of the first ones again.
+    static constexpr std::int32_t kSkewCount = 16;
+
+    constexpr std::uint64_t rank_skew(std::int32_t rank) const {
+        return static_cast<std::uint64_t>(rank % kSkewCount) * skew_bytes;
+    }
 };
 
 /// What dispatch and combine of one Exchange share.

@@ -119,8 +119,9 @@ GIMLET_DEVICE void fill_combine_tables(const CombineContext<R>& ctx) {
             ctx.first_chunk[rank] = home_position(ctx, ctx.peers.rank, rank).chunk;
         if (rank == ctx.peers.rank_count) break;
         const bool lsa = ctx.is_lsa(rank);
-        ctx.peer_base[rank] =
-            lsa ? reinterpret_cast<std::uint64_t>(peer_pointer(ctx.peers, rank, 0)) : 0;
+        ctx.peer_base[rank] = lsa ? reinterpret_cast<std::uint64_t>(peer_pointer(
+                                        ctx.peers, rank, ctx.exchange.regions.rank_skew(rank)))
+                                  : 0;
     }
     block_sync();
 }
@@ -170,6 +171,7 @@ GIMLET_DEVICE void push_pair(const CombineContext<R>& ctx, std::int32_t home,
                         static_cast<std::uint64_t>(at.row + first) * row_bytes,
                     ctx.peers.window,
                     ctx.exchange.regions.combine_rows[ctx.parity] +
+                        ctx.exchange.regions.rank_skew(ctx.peers.rank) +
                         static_cast<std::uint64_t>(from + first) * row_bytes,
                     static_cast<std::uint64_t>(batch) * row_bytes,
                     ncclGin_StrongSignalInc{ctx.signals().combine_chunk(ctx.peers.rank)});

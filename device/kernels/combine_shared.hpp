@@ -30,7 +30,7 @@ struct CombineSharedLayout {
     std::uint32_t full;         ///< u64 mbarrier per slot
     std::uint32_t empty;        ///< u64 mbarrier per slot
     std::uint32_t tickets;      ///< RowTicket per slot
-    std::uint32_t peer_base;    ///< u64[R]: window base of an LSA peer, 0 for a GIN peer
+    std::uint32_t peer_base;    ///< u64[R]: window base plus skew of an LSA peer, 0 for a GIN peer
     std::uint32_t first_chunk;  ///< i32[R + 1]: first chunk of this rank's rows at each GIN peer
     std::uint32_t verdict;      ///< u32
     std::uint32_t total_bytes;

@@ -37,10 +37,11 @@ GIMLET_DEVICE void count_send_row(const DispatchContext<R>& ctx, std::int32_t ke
     const std::uint64_t from = static_cast<std::uint64_t>(ctx.key_send[key] + first);
     const std::uint64_t to = static_cast<std::uint64_t>(ctx.key_base[key] + first);
     AggregatedPut batch(gin, world_team(ctx.peers), peer, ctx.peers.window);
-    batch.put(regions.recv_rows[ctx.parity] + to * token.row_bytes,
+    const std::uint64_t skew = regions.rank_skew(peer);
+    batch.put(regions.recv_rows[ctx.parity] + skew + to * token.row_bytes,
               regions.send_rows + from * token.row_bytes,
               static_cast<std::uint64_t>(rows) * token.row_bytes);
-    batch.put(regions.recv_meta[ctx.parity] + to * token.record_bytes(),
+    batch.put(regions.recv_meta[ctx.parity] + skew + to * token.record_bytes(),
               regions.send_meta + from * token.record_bytes(),
               static_cast<std::uint64_t>(rows) * token.record_bytes());
     batch.close();
@@ -304,8 +305,9 @@ GIMLET_DEVICE void fill_gaps(const DispatchContext<R>& ctx) {
         const std::int64_t alignment = ctx.exchange.expert_alignment;
         start = (begin + alignment - 1) / alignment * alignment;
         if (i % block_count() != block_index()) continue;
-        std::byte* meta = ctx.peers.local + ctx.exchange.regions.recv_meta[ctx.parity];
-        std::byte* rows = ctx.peers.local + ctx.exchange.regions.recv_rows[ctx.parity];
+        auto* local = reinterpret_cast<std::byte*>(ctx.peer_base[ctx.peers.rank]);
+        std::byte* meta = local + ctx.exchange.regions.recv_meta[ctx.parity];
+        std::byte* rows = local + ctx.exchange.regions.recv_rows[ctx.parity];
         const std::int64_t words = (start - begin) * layout.record_words();
         auto* record = reinterpret_cast<std::uint32_t*>(meta + begin * layout.record_bytes());
         GIMLET_ROLLED

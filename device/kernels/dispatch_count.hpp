@@ -56,15 +56,13 @@ GIMLET_DEVICE TokenBatch load_choices(const DispatchContext<R>& ctx, std::int32_
     return batch;
 }
 
-/// Reports the lane's faulty choice of `token` and fails the step.
-template <Reach R>
-GIMLET_DEVICE_COLD void refuse_choice(const DispatchContext<R>& ctx, std::int32_t token,
-                                      DeviceFault fault) {
-    const WaitTarget target{-1, -1, static_cast<std::uint64_t>(ctx.experts.expert_count)};
-    const std::int64_t raw = ctx.raw_expert(token, lane_index());
-    report_fault(ctx.wait_scope(Primitive::none), target, fault, static_cast<std::uint64_t>(raw), 0,
-                 token);
-    ctx.poison();
+/// Reports a faulty choice of `token` and fails the step. Takes values: a reference to the context
+/// would put all of it into local memory.
+GIMLET_DEVICE_COLD void refuse_choice(WaitScope scope, std::int64_t raw, std::int32_t expert_count,
+                                      std::int32_t token, DeviceFault fault) {
+    const WaitTarget target{-1, -1, static_cast<std::uint64_t>(expert_count)};
+    report_fault(scope, target, fault, static_cast<std::uint64_t>(raw), 0, token);
+    poison_step(scope);
 }
 
 /// Reports a choice below -1, at or above E, or named twice by its token. Warp-uniform result: true
@@ -75,8 +73,11 @@ GIMLET_DEVICE bool check_choices(const DispatchContext<R>& ctx, std::int32_t tok
     const std::uint32_t same = __match_any_sync(0xffffffffu, expert);
     const bool duplicate = expert >= 0 && (same & (same - 1)) != 0;
     if (!warp_any(duplicate || expert < -1)) return false;
-    if (expert < -1) refuse_choice(ctx, token, DeviceFault::expert_out_of_range);
-    if (duplicate) refuse_choice(ctx, token, DeviceFault::duplicate_expert);
+    if (duplicate || expert < -1) {
+        refuse_choice(ctx.wait_scope(Primitive::none), ctx.raw_expert(token, lane_index()),
+                      ctx.experts.expert_count, token,
+                      duplicate ? DeviceFault::duplicate_expert : DeviceFault::expert_out_of_range);
+    }
     return true;
 }
 

@@ -7,14 +7,15 @@
 // block, so that no grid barrier is needed; every rank computes the same numbers.
 namespace gimlet::device {
 
-/// Fills peer_base: the window base of each LSA peer, 0 for peers behind GIN.
+/// Fills peer_base: the skewed window base of each LSA peer, 0 for peers behind GIN.
 template <Reach R>
 GIMLET_DEVICE void fill_peer_bases(const DispatchContext<R>& ctx) {
     GIMLET_ROLLED
     for (std::int32_t rank = thread_index(); rank < ctx.peers.rank_count; rank += block_threads()) {
         const bool lsa = ctx.is_lsa(rank);
-        ctx.peer_base[rank] =
-            lsa ? reinterpret_cast<std::uint64_t>(peer_pointer(ctx.peers, rank, 0)) : 0;
+        ctx.peer_base[rank] = lsa ? reinterpret_cast<std::uint64_t>(peer_pointer(
+                                        ctx.peers, rank, ctx.exchange.regions.rank_skew(rank)))
+                                  : 0;
     }
 }
 
