@@ -205,6 +205,7 @@ uint64_t* counter_word(DevCommState& state, uint32_t context, uint32_t id, const
 }  // namespace
 
 void gin_put(const GinPort& port, const ncclTeam& team, int peer, const PutSpec& put) {
+    const UnseenScope unseen;
     const char* call = put.has_value ? "ncclGin putValue" : "ncclGin put";
     DevCommState& state = state_of(port, call);
     const int target = target_of(state, team, peer, call);
@@ -227,6 +228,7 @@ void gin_put(const GinPort& port, const ncclTeam& team, int peer, const PutSpec&
 }
 
 void gin_signal(const GinPort& port, const ncclTeam& team, int peer, const SignalSpec& signal, uint32_t opt_flags) {
+    const UnseenScope unseen;
     const char* call = "ncclGin signal";
     DevCommState& state = state_of(port, call);
     const int target = target_of(state, team, peer, call);
@@ -238,6 +240,7 @@ void gin_signal(const GinPort& port, const ncclTeam& team, int peer, const Signa
 
 void gin_get(const GinPort& port, const ncclTeam& team, int peer, ncclWindow_t remote_window, size_t remote_offset,
              ncclWindow_t local_window, size_t local_offset, size_t bytes, uint32_t opt_flags) {
+    const UnseenScope unseen;
     const char* call = "ncclGin get";
     DevCommState& state = state_of(port, call);
     const int target = target_of(state, team, peer, call);
@@ -250,9 +253,13 @@ void gin_get(const GinPort& port, const ncclTeam& team, int peer, ncclWindow_t r
     issue(state, port, target, std::move(op), opt_flags, call);
 }
 
-int gin_flush_peers(const GinPort& port) { return state_of(port, "ncclGin flush").comm->ranks; }
+int gin_flush_peers(const GinPort& port) {
+    const UnseenScope unseen;
+    return state_of(port, "ncclGin flush").comm->ranks;
+}
 
 void gin_flush_peer(const GinPort& port, int gin_peer) {
+    const UnseenScope unseen;
     DevCommState& state = state_of(port, "ncclGin flush");
     auto& peers = state.queues[port.context];
     if (peers.empty() || peers[static_cast<size_t>(gin_peer)] == nullptr) return;
@@ -261,6 +268,7 @@ void gin_flush_peer(const GinPort& port, int gin_peer) {
 }
 
 void gin_flush_async(const GinPort& port, const ncclTeam& team, int peer, uint64_t request[2]) {
+    const UnseenScope unseen;
     const char* call = "ncclGin flushAsync";
     DevCommState& state = state_of(port, call);
     GinQueue& queue = queue_of(state, port.context, target_of(state, team, peer, call));
@@ -269,6 +277,7 @@ void gin_flush_async(const GinPort& port, const ncclTeam& team, int peer, uint64
 }
 
 void gin_wait(const GinPort& port, const uint64_t request[2]) {
+    const UnseenScope unseen;
     DevCommState& state = state_of(port, "ncclGin wait");
     for (const auto& queue : state.queues[port.context]) {
         if (queue == nullptr || reinterpret_cast<uint64_t>(queue.get()) != request[0]) continue;
@@ -279,6 +288,7 @@ void gin_wait(const GinPort& port, const uint64_t request[2]) {
 }
 
 uint64_t gin_read_counter(const GinPort& port, uint32_t counter, int bits, std::memory_order order) {
+    const UnseenScope unseen;
     DevCommState& state = state_of(port, "ncclGin readCounter");
     check_bits(bits, 56, "ncclGin readCounter");
     poll_point();
@@ -286,6 +296,7 @@ uint64_t gin_read_counter(const GinPort& port, uint32_t counter, int bits, std::
 }
 
 void gin_wait_counter(const GinPort& port, uint32_t counter, uint64_t least, int bits, std::memory_order order) {
+    const UnseenScope unseen;
     DevCommState& state = state_of(port, "ncclGin waitCounter");
     check_bits(bits, 56, "ncclGin waitCounter");
     wait_word(counter_word(state, port.context, counter, "ncclGin waitCounter"), least, bits, order, "GIN counter",
@@ -293,6 +304,7 @@ void gin_wait_counter(const GinPort& port, uint32_t counter, uint64_t least, int
 }
 
 void gin_reset_counter(const GinPort& port, uint32_t counter) {
+    const UnseenScope unseen;
     DevCommState& state = state_of(port, "ncclGin resetCounter");
     uint64_t* word = counter_word(state, port.context, counter, "ncclGin resetCounter");
     if (state.world->network.counter_in_flight(word)) {
@@ -303,6 +315,7 @@ void gin_reset_counter(const GinPort& port, uint32_t counter) {
 }
 
 uint64_t gin_read_signal(const GinPort& port, uint32_t signal, int bits, std::memory_order order) {
+    const UnseenScope unseen;
     DevCommState& state = state_of(port, "ncclGin readSignal");
     check_signal_id(state, signal, "ncclGin readSignal");
     check_bits(bits, 64, "ncclGin readSignal");
@@ -311,6 +324,7 @@ uint64_t gin_read_signal(const GinPort& port, uint32_t signal, int bits, std::me
 }
 
 uint64_t gin_read_signal(const GinPort& port, ncclWindow_t window, size_t offset, int bits, std::memory_order order) {
+    const UnseenScope unseen;
     DevCommState& state = state_of(port, "ncclGin readSignal");
     check_bits(bits, 64, "ncclGin readSignal");
     poll_point();
@@ -318,6 +332,7 @@ uint64_t gin_read_signal(const GinPort& port, ncclWindow_t window, size_t offset
 }
 
 uint64_t gin_wait_signal(const GinPort& port, uint32_t signal, uint64_t least, int bits, std::memory_order order) {
+    const UnseenScope unseen;
     DevCommState& state = state_of(port, "ncclGin waitSignal");
     check_signal_id(state, signal, "ncclGin waitSignal");
     check_bits(bits, 64, "ncclGin waitSignal");
@@ -327,6 +342,7 @@ uint64_t gin_wait_signal(const GinPort& port, uint32_t signal, uint64_t least, i
 
 void gin_wait_signal(const GinPort& port, ncclWindow_t window, size_t offset, uint64_t least, int bits,
                      std::memory_order order) {
+    const UnseenScope unseen;
     DevCommState& state = state_of(port, "ncclGin waitSignal");
     check_bits(bits, 64, "ncclGin waitSignal");
     wait_word(address_signal(state, window, offset, state.comm->rank, "ncclGin waitSignal"), least, bits, order,
@@ -334,6 +350,7 @@ void gin_wait_signal(const GinPort& port, ncclWindow_t window, size_t offset, ui
 }
 
 void gin_reset_signal(const GinPort& port, uint32_t signal) {
+    const UnseenScope unseen;
     DevCommState& state = state_of(port, "ncclGin resetSignal");
     check_signal_id(state, signal, "ncclGin resetSignal");
     uint64_t* word = state.signal_word(state.comm->rank, port.context, signal);
@@ -346,6 +363,7 @@ void gin_reset_signal(const GinPort& port, uint32_t signal) {
 }
 
 void gin_reset_signal(const GinPort& port, ncclWindow_t window, size_t offset) {
+    const UnseenScope unseen;
     DevCommState& state = state_of(port, "ncclGin resetSignal");
     uint64_t* word = address_signal(state, window, offset, state.comm->rank, "ncclGin resetSignal");
     if (state.world->network.signal_in_flight(word)) {
@@ -357,6 +375,7 @@ void gin_reset_signal(const GinPort& port, ncclWindow_t window, size_t offset) {
 }
 
 uint64_t* gin_shadow(const GinPort& port, uint32_t signal) {
+    const UnseenScope unseen;
     DevCommState& state = state_of(port, "ncclGin signal shadow");
     check_signal_id(state, signal, "ncclGin signal shadow");
     return port.comm->ginSignalShadows + size_t{port.context} * state.signals + signal;

@@ -20,7 +20,7 @@ constexpr int kMovesPerStep = 2;
 }  // namespace
 
 // Under ThreadSanitizer the network acts as one of a few actors of its own, so that one queue's traffic does not order
-// another's.
+// another's. An Actor stands around announcements only: the network's own bookkeeping is not the program's business.
 class GinNetwork::Actor {
   public:
     Actor([[maybe_unused]] GinNetwork& network, [[maybe_unused]] const GinQueue& queue) {
@@ -137,8 +137,10 @@ bool GinNetwork::move(GinQueue& queue, uint64_t number, Rng& rng) {
     if (!op.local_done && op.kind != GinOpKind::get) choices[count++] = local;
     if (!op.signalled && op.delivered && signal_enabled(queue, number)) choices[count++] = signal;
     if (count == 0) return false;
-    const Actor actor(*this, queue);
-    happens_after(&op);
+    {
+        const Actor actor(*this, queue);
+        happens_after(&op);
+    }
     switch (choices[rng.below(count)]) {
         case piece: move_piece(queue, op, rng); break;
         case local: complete_locally(queue, op); break;
@@ -155,8 +157,9 @@ bool GinNetwork::move(GinQueue& queue, uint64_t number, Rng& rng) {
 void GinNetwork::move_piece(GinQueue& queue, GinOp& op, Rng& rng) {
     if (op.kind == GinOpKind::get && op.data.empty() && rng.chance(0.5)) {
         // The remote side is read now, the local side written later.
-        note_read(op.src, op.bytes);
         op.data.assign(op.src, op.src + op.bytes);
+        const Actor actor(*this, queue);
+        note_read(op.src, op.bytes);
         return;
     }
     const size_t index = rng.below(op.pieces.size());
@@ -173,9 +176,12 @@ void GinNetwork::move_piece(GinQueue& queue, GinOp& op, Rng& rng) {
     }
     if (op.kind == GinOpKind::put && !op.local_done) check_source(queue, op, offset, bytes);
     const char* from = op.data.empty() ? op.src : op.data.data();
-    if (op.kind == GinOpKind::get && op.data.empty()) note_read(from + offset, bytes);
     std::memcpy(op.dst + offset, from + offset, bytes);
-    note_write(op.dst + offset, bytes);
+    {
+        const Actor actor(*this, queue);
+        if (op.kind == GinOpKind::get && op.data.empty()) note_read(from + offset, bytes);
+        note_write(op.dst + offset, bytes);
+    }
     if (!op.pieces.empty()) return;
     op.delivered = true;
     if (op.kind == GinOpKind::get) complete_locally(queue, op);
@@ -188,20 +194,20 @@ void GinNetwork::check_source(const GinQueue& queue, const GinOp& op, size_t off
 }
 
 void GinNetwork::complete_locally(GinQueue& queue, GinOp& op) {
-    if (op.kind == GinOpKind::put && op.src != nullptr && op.bytes > 0) {
-        check_source(queue, op, 0, op.bytes);
-        note_read(op.src, op.bytes);
-    }
+    const bool has_source = op.kind == GinOpKind::put && op.src != nullptr && op.bytes > 0;
+    if (has_source) check_source(queue, op, 0, op.bytes);
     op.local_done = true;
     while (queue.local_below < queue.issued && queue.at(queue.local_below).local_done) {
         queue.slots_used -= queue.at(queue.local_below).slots;
         queue.local_below += 1;
     }
-    happens_before(&queue.flush_tag);
-    if (op.counter_word != nullptr) {
-        happens_before(op.counter_word);
-        __atomic_fetch_add(op.counter_word, 1, __ATOMIC_RELEASE);
+    {
+        const Actor actor(*this, queue);
+        if (has_source) note_read(op.src, op.bytes);
+        happens_before(&queue.flush_tag);
+        if (op.counter_word != nullptr) happens_before(op.counter_word);
     }
+    if (op.counter_word != nullptr) __atomic_fetch_add(op.counter_word, 1, __ATOMIC_RELEASE);
 }
 
 bool GinNetwork::signal_enabled(GinQueue& queue, uint64_t number) {
@@ -222,7 +228,10 @@ void GinNetwork::fire_signal(GinQueue& queue, GinOp& op) {
         engine_.refuse(std::string("a signal saw ") + (op.signal_adds ? "an Add after Incs" : "an Inc after Adds") +
                        " without a reset in between: " + text(queue, op));
     }
-    happens_before(op.signal_word);
+    {
+        const Actor actor(*this, queue);
+        happens_before(op.signal_word);
+    }
     __atomic_fetch_add(op.signal_word, op.signal_value, __ATOMIC_RELEASE);
     op.signalled = true;
 }

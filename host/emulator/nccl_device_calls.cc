@@ -65,6 +65,7 @@ void thread_fence(std::memory_order order) {
 }
 
 void wait_until(const std::function<bool()>& ready, const char* format, ...) {
+    const UnseenScope unseen;
     poll_point();
     if (ready()) return;
     char text[160];
@@ -79,6 +80,7 @@ void wait_until(const std::function<bool()>& ready, const char* format, ...) {
 uint64_t cycles() { return static_cast<uint64_t>(clock64()); }
 
 void* block_stash(int slot, size_t bytes) {
+    const UnseenScope unseen;
     // Blocks of a stopped run are gone; their stashes are reused when the address is.
     static thread_local std::unordered_map<const void*, BlockStash> stashes;
     if (slot < 0 || slot >= kStashSlots || bytes > sizeof(BlockStash::bytes[0])) refuse_use("stash slot %d", slot);
@@ -86,6 +88,7 @@ void* block_stash(int slot, size_t bytes) {
 }
 
 char* lsa_pointer(ncclWindow_t window, size_t offset, int lsa_peer, const char* caller) {
+    const UnseenScope unseen;
     const ncclWindow_vidmem& w = checked_window(window, caller);
     if (lsa_peer < 0 || lsa_peer >= w.lsa_size) {
         refuse_use("%s: peer with LSA index %d of rank %d is outside of its LSA team of %d", caller, lsa_peer, w.rank,
@@ -110,6 +113,7 @@ int world_to_lsa(ncclWindow_t window, int world) {
 int lsa_rank(ncclWindow_t window) { return checked_window(window, "ncclGetPeerPointer").lsa_rank; }
 
 ncclWindow_t find_window(const ncclDevComm& comm, const void* ptr) {
+    const UnseenScope unseen;
     const char* at = static_cast<const char*>(ptr);
     for (ncclWindow_vidmem* window : state_of(comm, "ncclFindWindow").comm->windows) {
         const char* base = window->bases[window->rank];
@@ -119,6 +123,7 @@ ncclWindow_t find_window(const ncclDevComm& comm, const void* ptr) {
 }
 
 void lsa_barrier_enter(const ncclDevComm& comm, uint32_t buffer_handle, int barriers, uint32_t index) {
+    const UnseenScope unseen;
     DevCommState& state = state_of(comm, "LSA barrier");
     if (index >= static_cast<uint32_t>(barriers)) {
         refuse_use("LSA barrier: index %u of %d (lsaBarrierCount; barrierCount for ncclBarrierSession)", index, barriers);
@@ -132,6 +137,7 @@ void lsa_barrier_enter(const ncclDevComm& comm, uint32_t buffer_handle, int barr
 }
 
 void lsa_barrier_leave(const ncclDevComm& comm, uint32_t buffer_handle, uint32_t index) {
+    const UnseenScope unseen;
     auto* state = static_cast<DevCommState*>(comm.ginHandles[0]);
     state->lsa_barriers.erase({buffer_handle, index});
 }
