@@ -113,6 +113,7 @@ bool BulkEngine::group_pending(const DeviceTask& task, uint64_t newest_group, bo
 }
 
 void BulkEngine::wait_groups(DeviceTask& task, int pending_groups, bool reading, const char* what) {
+    UnseenScope unseen;
     const uint64_t committed = task.bulk.open_group - 1;
     const uint64_t allowed = pending_groups < 0 ? 0 : static_cast<uint64_t>(pending_groups);
     if (allowed >= committed) return;
@@ -188,6 +189,7 @@ std::string BulkEngine::describe() const {
 // ---- mbarriers
 
 void BulkEngine::barrier_init(DeviceTask& task, uint64_t* bar, uint32_t count) {
+    UnseenScope unseen;
     if (reinterpret_cast<uintptr_t>(bar) % sizeof(uint64_t) != 0) {
         core_.engine().refuse("mbarrier init: " + address_text(bar) + " is not 8-byte aligned");
     }
@@ -213,6 +215,7 @@ void BulkEngine::barrier_init(DeviceTask& task, uint64_t* bar, uint32_t count) {
 }
 
 MBarrier& BulkEngine::barrier_of(DeviceTask& task, const uint64_t* bar, const char* call) {
+    UnseenScope unseen;
     std::vector<MBarrier>& table = barriers_[task.cta];
     const uint64_t word = *bar;
     const size_t index = static_cast<uint32_t>(word);
@@ -225,6 +228,7 @@ MBarrier& BulkEngine::barrier_of(DeviceTask& task, const uint64_t* bar, const ch
 }
 
 void BulkEngine::barrier_invalidate(DeviceTask& task, uint64_t* bar) {
+    UnseenScope unseen;
     MBarrier& barrier = barrier_of(task, bar, "mbarrier inval");
     const size_t index = static_cast<uint32_t>(*bar);
     for (const BulkCopy& copy : copies_) {
@@ -248,6 +252,7 @@ void BulkEngine::try_complete(Cta& cta, MBarrier& barrier) {
 
 void BulkEngine::barrier_arrive(DeviceTask& task, uint64_t* bar, uint32_t expected_bytes,
                                 bool arrives) {
+    UnseenScope unseen;
     core_.yield("mbarrier arrive");
     MBarrier& barrier = barrier_of(task, bar, "mbarrier arrive");
     happens_before(bar);
@@ -268,6 +273,7 @@ void BulkEngine::barrier_arrive(DeviceTask& task, uint64_t* bar, uint32_t expect
 }
 
 bool BulkEngine::barrier_test(DeviceTask& task, uint64_t* bar, uint32_t parity) {
+    UnseenScope unseen;
     core_.yield("mbarrier phase");
     MBarrier& barrier = barrier_of(task, bar, "mbarrier wait");
     if ((barrier.phase & 1) == (parity & 1)) return false;

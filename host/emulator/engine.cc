@@ -274,6 +274,7 @@ void EngineCore::check_ended(Task* self) {
 }
 
 void EngineCore::yield(const char* what) {
+    UnseenScope unseen;
     Task* const self = current_;
     if (self == &hub_) return;
     if (ended()) {
@@ -293,6 +294,7 @@ void EngineCore::yield(const char* what) {
 }
 
 void EngineCore::block(const char* what) {
+    UnseenScope unseen;
     Task* const self = current_;
     if (ended()) {
         check_ended(self);
@@ -310,12 +312,14 @@ void EngineCore::block(const char* what) {
 }
 
 void EngineCore::wake(Task* task) {
+    UnseenScope unseen;
     if (!allowed_to_run(task)) return;
     insert(task);
     weak_progress();
 }
 
 void EngineCore::sleep_until(uint64_t when_ns, const char* what) {
+    UnseenScope unseen;
     Task* const self = current_;
     if (self == &hub_) return;
     if (ended()) {
@@ -337,6 +341,7 @@ void EngineCore::sleep_until(uint64_t when_ns, const char* what) {
 }
 
 bool EngineCore::host_wait(const char* what, const std::function<bool()>& ready) {
+    UnseenScope unseen;
     if (thread_core != this) return live_host_wait(*this, what, ready);
     if (!in_fiber()) return ready();
     if (ended()) return false;
@@ -399,9 +404,12 @@ struct FiberMain {
 };
 
 void EngineCore::exit_fiber(Task* task) {
-    remove(task);
-    task->finished = true;
-    finished_.push_back(task);
+    {
+        UnseenScope unseen;
+        remove(task);
+        task->finished = true;
+        finished_.push_back(task);
+    }
     progress();
     ++switches_;
     trace(~task->id);

@@ -10,6 +10,11 @@
 #include <new>
 #include <vector>
 
+#if defined(GIMLET_TSAN)
+// Host programs of several ranks are threads to TSAN, and a test framework is not made for assertions in several.
+extern "C" const char* __tsan_default_suppressions() { return "race:Catch::\n"; }
+#endif
+
 namespace gimlet::emu {
 namespace {
 
@@ -123,6 +128,13 @@ void give_stack(StackClass stack_class, const Stack& stack) {
 #if defined(GIMLET_EMU_ASAN)
     const size_t skipped = stack.guarded ? kPageBytes : 0;
     __asan_unpoison_memory_region(stack.base + skipped, stack.bytes - skipped);
+#endif
+#if defined(GIMLET_TSAN)
+    // The next fiber's locals are not the same variables as this one's; a new mapping makes TSAN forget.
+    UnseenScope unseen;
+    const size_t guard = stack.guarded ? kPageBytes : 0;
+    mmap(stack.base + guard, stack.bytes - guard, PROT_READ | PROT_WRITE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 #endif
     std::lock_guard lock(stacks.mutex);
     stacks.free_stacks[static_cast<int>(stack_class)].push_back(stack);

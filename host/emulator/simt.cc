@@ -111,6 +111,7 @@ void EngineCore::warp_lane_left(Warp& warp) {
 }
 
 void EngineCore::thread_finished(DeviceTask& task) {
+    UnseenScope unseen;
     bulk->thread_finished(task);
     Cta& cta = *task.cta;
     task.warp->live &= ~(1u << task.place.lane);
@@ -150,6 +151,7 @@ EngineCore& here() {
 
 int barrier_sync(EngineCore& core, DeviceTask& task, int id, unsigned expected, BlockReduce reduce,
                  bool predicate, bool waits) {
+    UnseenScope unseen;
     Cta& cta = *task.cta;
     BlockBarrier& barrier = cta.barriers[id];
     if (barrier.arrived != 0 && (barrier.expected != expected || barrier.reduce != reduce)) {
@@ -190,6 +192,7 @@ void check_named(EngineCore& core, int id, int thread_count, const char* call) {
 uint32_t lane_index() { return here().current_device_task().place.lane; }
 
 WarpValues warp_meet(uint32_t mask, WarpOp op, uint64_t value) {
+    UnseenScope unseen;
     EngineCore& core = here();
     DeviceTask& task = core.current_device_task();
     Warp& warp = *task.warp;
@@ -240,6 +243,7 @@ void named_barrier_arrive(int id, int thread_count) {
 bool grid_is_cooperative() { return here().current_device_task().cta->kernel->launch->cooperative; }
 
 void grid_sync() {
+    UnseenScope unseen;
     EngineCore& core = here();
     DeviceTask& task = core.current_device_task();
     Kernel& kernel = *task.cta->kernel;

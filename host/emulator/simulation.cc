@@ -82,6 +82,7 @@ SimReport simulate(const SimOptions& options, const std::function<void(int rank)
         core.report.peak_bytes = core.memory->peak_bytes();
         core.end_fibers();
         happens_after(&core);
+        for (const Device& device : core.devices()) happens_after(&device);
     }
     if (core.failed()) report_failure(core);
     return core.report;
@@ -93,6 +94,7 @@ std::vector<std::vector<std::byte>> host_all_gather(const void* bytes_in, size_t
     Exchange& data = current_exchange("host_all_gather");
     EngineCore& core = *EngineCore::of_this_thread();
     const int rank = core.host_context()->rank;
+    UnseenScope unseen;
     const auto* const first = static_cast<const std::byte*>(bytes_in);
     data.gathering[rank].assign(first, first + bytes);
     const uint64_t generation = data.generation;

@@ -36,12 +36,14 @@ __global__ void copy_rows(const char* from, char* to, unsigned* published, Wrong
     } else {
         dev::bulk_wait(0);
     }
+    __threadfence();
     atomicExch(published, 1u);
 }
 
 __global__ void check_rows(const char* from, const char* to, unsigned* published, int* bad) {
     while (__ldcv(published) == 0) {
     }
+    __threadfence();
     for (uint32_t i = 0; i < kRows * kRowBytes; ++i) *bad += to[i] != from[i];
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The simulation as a whole: determinism, deadlock, failures, faults.
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -29,7 +30,7 @@ __global__ void deadline(unsigned* flag, unsigned* expired, long long span_ns) {
     const long long end = clock64() + span_ns;
     while (__ldcv(flag) == 0) {
         if (clock64() > end) {
-            *expired = 1;
+            atomicExch(expired, 1u);
             return;
         }
         __nanosleep(100);
@@ -58,12 +59,12 @@ SimReport ring(const SimOptions& options) {
 }
 
 struct Counted {
-    explicit Counted(int& count_in) : count(count_in) { ++count; }
+    explicit Counted(std::atomic<int>& count_in) : count(count_in) { ++count; }
     ~Counted() {
         --count;
         cudaStreamSynchronize(nullptr);  // a destructor that waits must not hang a run that ends
     }
-    int& count;
+    std::atomic<int>& count;
 };
 
 }  // namespace
@@ -119,7 +120,7 @@ TEST_CASE("a deadline expires instead of a deadlock", "[emulator][engine]") {
 }
 
 TEST_CASE("an exception of one rank ends all, and everything is unwound", "[emulator][engine]") {
-    int alive = 0;
+    std::atomic<int> alive{0};
     unsigned flag = 0;
     SimOptions options;
     options.ranks = 4;

@@ -84,7 +84,7 @@ __global__ void grid_rounds(unsigned* counter, int* wrong, int rounds) {
     for (int round = 1; round <= rounds; ++round) {
         atomicAdd(counter, 1u);
         cg::this_grid().sync();
-        if (*counter != threads * static_cast<unsigned>(round)) atomicAdd(wrong, 1);
+        if (__ldcg(counter) != threads * static_cast<unsigned>(round)) atomicAdd(wrong, 1);
         cg::this_grid().sync();
     }
 }
@@ -107,7 +107,7 @@ __global__ void atomics(unsigned* words, float* real) {
     atomicOr(&words[3], 1u << threadIdx.x % 32);
     atomicInc(&words[4], 9u);
     atomicAdd(real, 0.5f);
-    unsigned seen = words[5];
+    unsigned seen = __ldcg(&words[5]);
     for (;;) {
         const unsigned before = atomicCAS(&words[5], seen, seen + 3);
         if (before == seen) break;
@@ -219,8 +219,10 @@ TEST_CASE("grid sync of a cooperative launch", "[emulator][simt]") {
         REQUIRE(counter[0] == 6 * 64 * 4);
         REQUIRE(wrong[0] == 0);
         // 8 SMs x 2 blocks of 1024 threads are resident; 17 are not.
+#if !defined(GIMLET_TSAN)  // it knows 8,128 threads at most
         REQUIRE(launch({.grid = 16, .block = 1024, .cooperative = true}, grid_rounds, counter.get(),
                        wrong.get(), 0) == cudaSuccess);
+#endif
         REQUIRE(launch({.grid = 17, .block = 1024, .cooperative = true}, grid_rounds, counter.get(),
                        wrong.get(), 0) == cudaErrorCooperativeLaunchTooLarge);
         REQUIRE(cudaGetLastError() == cudaErrorCooperativeLaunchTooLarge);
@@ -237,6 +239,7 @@ TEST_CASE("grid sync of a cooperative launch", "[emulator][simt]") {
     REQUIRE_THAT(failure, contains_text("grid_rounds"));
 }
 
+#if !defined(GIMLET_TSAN)  // blocks take turns at one address, which TSAN takes for races
 TEST_CASE("static shared variables belong to their block", "[emulator][simt]") {
     for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
         CAPTURE(seed);
@@ -248,6 +251,7 @@ TEST_CASE("static shared variables belong to their block", "[emulator][simt]") {
         });
     }
 }
+#endif
 
 TEST_CASE("atomics", "[emulator][simt]") {
     simulate(one_rank(2), [](int) {

@@ -359,15 +359,30 @@ template <class T>
 T __ldcs(const T* address) {
     return *address;
 }
+namespace gimlet::emu::dev {
+
+// Loads that see what others store meanwhile: for words a relaxed atomic.
+template <class T>
+T polled_load(const T* address) {
+    poll_point();
+    if constexpr (sizeof(T) <= 8 && (sizeof(T) & (sizeof(T) - 1)) == 0) {
+        T value;
+        __atomic_load(const_cast<T*>(address), &value, __ATOMIC_RELAXED);
+        return value;
+    } else {
+        return *address;
+    }
+}
+
+}  // namespace gimlet::emu::dev
+
 template <class T>
 T __ldcg(const T* address) {
-    gimlet::emu::dev::poll_point();
-    return *const_cast<const volatile T*>(address);
+    return gimlet::emu::dev::polled_load(address);
 }
 template <class T>
 T __ldcv(const T* address) {
-    gimlet::emu::dev::poll_point();
-    return *const_cast<const volatile T*>(address);
+    return gimlet::emu::dev::polled_load(address);
 }
 template <class T>
 void __stcg(T* address, T value) {
