@@ -9,6 +9,9 @@
 function(gimlet_add_catch_tests name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE gimlet_platform gimlet_test_main)
+  if(TARGET gimlet_test_sim)
+    target_link_libraries(${name} PRIVATE gimlet_test_sim)
+  endif()
   add_test(NAME ${name} COMMAND ${name})
 endfunction()
 

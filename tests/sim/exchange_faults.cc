@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "host/base/error.hpp"
-#include "host/bootstrap/sim_bootstrap.hpp"
+#include "tests/support/sim_bootstrap.hpp"
 #include "host/cuda/buffer.hpp"
 #include "host/cuda/stream.hpp"
 #include "runtime/exchange.hpp"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "host/base/fault.hpp"
-#include "host/bootstrap/sim_bootstrap.hpp"
+#include "tests/support/sim_bootstrap.hpp"
 #include "host/cuda/buffer.hpp"
 #include "host/cuda/device_info.hpp"
 #include "host/cuda/launch.hpp"

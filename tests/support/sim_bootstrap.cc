@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "host/bootstrap/sim_bootstrap.hpp"
+#include "tests/support/sim_bootstrap.hpp"
 
 #include <algorithm>
 #include <atomic>
