@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -185,36 +186,73 @@ std::vector<std::int64_t> tokens_per_expert(const RoutingTable& table, std::int3
     return rows;
 }
 
-int demo(const DemoOptions& options, std::shared_ptr<Bootstrap> bootstrap) {
-    const auto begin = now_ns();
-    std::int32_t expert_count = options.config.expert_count;
-    const RoutingTable table = options.routing_path.empty()
-                                   ? generate(options, bootstrap->size(), &expert_count)
-                                   : replay(options.routing_path, bootstrap->size(), &expert_count);
-    const auto runtime = Runtime::create(bootstrap);
-    const auto exchange = runtime->create_exchange(make_config(options, table, expert_count));
-    if (options.plan && bootstrap->rank() == 0 && !options.json)
-        std::fputs(exchange->plan().text().c_str(), stdout);
+/// Everything that the steps need. Its creation fails on all ranks or on none.
+struct DemoWorld {
+    RoutingTable table;
+    std::int32_t expert_count = 0;
+    std::unique_ptr<Runtime> runtime;
+    std::unique_ptr<Exchange> exchange;
+
+    DemoWorld(const DemoOptions& options, const std::shared_ptr<Bootstrap>& bootstrap)
+        : expert_count(options.config.expert_count) {
+        std::exception_ptr failure;
+        try {
+            table = options.routing_path.empty()
+                        ? generate(options, bootstrap->size(), &expert_count)
+                        : replay(options.routing_path, bootstrap->size(), &expert_count);
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        check_all_succeeded(*bootstrap, "the routing", failure);
+        const MoeConfig config = make_config(options, table, expert_count);
+        require_valid(config, bootstrap->rank());
+        runtime = Runtime::create(bootstrap);
+        try {
+            exchange = runtime->create_exchange(config);
+        } catch (const Error&) {
+            runtime->close();
+            throw;
+        }
+    }
+};
+
+DemoReport run(const DemoOptions& options, Bootstrap* bootstrap, DemoWorld* world) {
     RankReport mine;
     mine.rank = bootstrap->rank();
-    mine.lsa_team = runtime->topology().lsa_team_index;
-    mine.tokens = table.ranks[static_cast<std::size_t>(mine.rank)].token_count;
-    const std::string fault = Run(options, runtime.get(), exchange.get(), table).go(&mine);
+    mine.lsa_team = world->runtime->topology().lsa_team_index;
+    mine.tokens = world->table.ranks[static_cast<std::size_t>(mine.rank)].token_count;
+    const std::string fault =
+        Run(options, world->runtime.get(), world->exchange.get(), world->table).go(&mine);
     DemoReport report;
     report.source = options.routing_path.empty() ? options.generator : options.routing_path;
     report.seed = options.generate.seed;
     report.ranks = bootstrap->all_gather_values(mine);
     report.faults = bootstrap->all_gather_texts(fault);
-    report.expert_rows = tokens_per_expert(table, expert_count);
+    report.expert_rows = tokens_per_expert(world->table, world->expert_count);
+    return report;
+}
+
+int demo(const DemoOptions& options, std::shared_ptr<Bootstrap> bootstrap) {
+    const auto begin = now_ns();
+    std::unique_ptr<DemoWorld> world;
+    try {
+        world = std::make_unique<DemoWorld>(options, bootstrap);
+    } catch (const Error& error) {
+        // All ranks are here; one of them speaks.
+        if (bootstrap->rank() == 0) std::fputs(fmt::format("{}\n", error.what()).c_str(), stderr);
+        return 2;
+    }
+    const Plan& plan = world->exchange->plan();
+    const bool speaks = bootstrap->rank() == 0;
+    if (options.plan && speaks && !options.json) std::fputs(plan.text().c_str(), stdout);
+    DemoReport report = run(options, bootstrap.get(), world.get());
     report.wall_ns = now_ns() - begin;
-    if (mine.rank == 0) {
-        std::fputs(
-            (options.json ? report.json(exchange->plan()) : report.text(exchange->plan())).c_str(),
-            stdout);
+    if (speaks) {
+        std::fputs((options.json ? report.json(plan) : report.text(plan)).c_str(), stdout);
         std::fflush(stdout);
     }
-    exchange->close();
-    runtime->close();
+    world->exchange->close();
+    world->runtime->close();
     return report.all_right() ? 0 : 1;
 }
 

@@ -5,8 +5,23 @@
 #include <exception>
 
 #include "host/base/env.hpp"
+#include "host/base/log.hpp"
 #include "host/base/version.hpp"
 #include "runtime/cli/commands.hpp"
+
+namespace {
+
+/// Errors reach the user as exceptions, once, with their rank; the log would only say them again.
+/// Whoever sets GIMLET_LOG gets everything.
+void print_no_error_twice() {
+    if (gimlet::env_is_set(gimlet::EnvVar::log)) return;
+    gimlet::set_log_sink([](const gimlet::LogRecord& record) {
+        if (record.level == gimlet::LogLevel::error) return;
+        std::fputs((gimlet::format_log_line(record) + "\n").c_str(), stderr);
+    });
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
     using namespace gimlet;
@@ -34,6 +49,7 @@ int main(int argc, char** argv) {
     } catch (const CLI::ParseError& error) {
         return app.exit(error) == 0 ? 0 : 2;
     }
+    print_no_error_twice();
     try {
         return action();
     } catch (const std::exception& error) {
