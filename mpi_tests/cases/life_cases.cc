@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several Exchanges, early ends, and ranks as threads of one process.
 #include <cuda_runtime.h>
+#include <algorithm>
 
 #include <thread>
 
@@ -20,6 +21,9 @@ void two_exchanges(CaseContext& context) {
     wide.config.layout = Layout::expert_major;
     wide.config.hidden = 128;
     wide.config.expert_count = wide.routing.expert_count = 3 * context.size();
+    // Both are in flight at once, and ranks may share a GPU: all their blocks must be resident.
+    const int share = context.runtime().device().sm_count / (2 * context.size());
+    narrow.config.sm_budget = wide.config.sm_budget = std::clamp(share, 1, 8);
     const auto a = context.runtime().create_exchange(narrow.config);
     const auto b = context.runtime().create_exchange(wide.config);
     const Stream stream_a = Stream::create(context.rank());

@@ -39,4 +39,15 @@ TEST_CASE("dispatch and combine: several LSA teams over GIN", "[sim][exchange]")
     run_seeds(scenario, 300, 5);
 }
 
+TEST_CASE("dispatch and combine: few seeds, for the sanitizers", "[sim][exchange][sanitize]") {
+    const int team = GENERATE(0, 2, 1);
+    const Layout layout = GENERATE(Layout::rank_major, Layout::expert_major);
+    Scenario scenario =
+        small_scenario(4, team, team == 0 ? emu::GinMode::off : emu::GinMode::gdaki, 1);
+    scenario.config.layout = layout;
+    scenario.config.max_tokens = 6;
+    scenario.steps = {StepKind::fresh, StepKind::cached};
+    run_seeds(scenario, 900, 2);
+}
+
 }  // namespace gimlet::test
