@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several Exchanges, early ends, and ranks as threads of one process.
 #include <cuda_runtime.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <thread>
 
 #include "host/base/env.hpp"
