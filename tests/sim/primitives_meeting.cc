@@ -62,12 +62,18 @@ void launch_once(const RankWorld& world, const MeetingCase& which, std::uint64_t
 
 }  // namespace
 
+void MeetingOutcome::add_up() {
+    for (const std::uint64_t count : mismatches_of_rank) mismatches += count;
+    for (const std::uint64_t count : failures_of_rank) failures += count;
+}
+
 MeetingOutcome run_meeting(const emu::SimOptions& base, const MeetingCase& which) {
     emu::SimOptions options = base;
     options.step_limit = kStepLimit;
     MeetingOutcome outcome;
     const auto ranks = static_cast<std::size_t>(options.ranks);
     outcome.failures_of_rank.resize(ranks);
+    outcome.mismatches_of_rank.resize(ranks);
     outcome.late_failures_of_rank.resize(ranks);
     outcome.errors.resize(ranks);
     WorldShape shape;
@@ -91,13 +97,13 @@ MeetingOutcome run_meeting(const emu::SimOptions& base, const MeetingCase& which
                 launch_once(world, which, 1 + static_cast<std::uint64_t>(which.rounds));
                 outcome.late_failures_of_rank[index] = world.read_scratch(1) - before;
             }
-            outcome.mismatches += world.read_scratch(0);
-            outcome.failures += outcome.failures_of_rank[index];
+            outcome.mismatches_of_rank[index] = world.read_scratch(0);
         });
         outcome.trace_hash = report.trace_hash;
     } catch (const emu::SimFailure& failure) {
         outcome.message = failure.what();
     }
+    outcome.add_up();
     return outcome;
 }
 

@@ -37,11 +37,15 @@ struct MeetingOutcome {
     std::string message;           ///< of the failed run; empty if it ended by itself
     std::uint64_t mismatches = 0;  ///< words that were not what the sender had written, all ranks
     std::uint64_t failures = 0;    ///< threads that were told of a failure, all ranks
+    // Host programs of different ranks are not ordered: each writes its own element.
+    std::vector<std::uint64_t> mismatches_of_rank;
     std::vector<std::uint64_t> failures_of_rank;
     std::vector<DeviceError> errors;                   ///< by rank
     std::vector<std::uint64_t> late_failures_of_rank;  ///< after catch_up
     std::uint64_t trace_hash = 0;
 
+    /// Sums of what the ranks found.
+    void add_up();
     bool caught() const { return !message.empty() || mismatches > 0 || failures > 0; }
 };
 

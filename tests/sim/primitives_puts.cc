@@ -3,6 +3,7 @@
 // Aggregated puts and signal shadows.
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tests/sim/primitives_kernels.hpp"
 #include "tests/sim/primitives_meeting.hpp"
@@ -37,6 +38,8 @@ emu::SimOptions options_of(int ranks, emu::GinMode gin, std::uint64_t seed) {
 
 MeetingOutcome run_puts(const emu::SimOptions& options, const PutCase& which) {
     MeetingOutcome outcome;
+    outcome.mismatches_of_rank.resize(static_cast<std::size_t>(options.ranks));
+    outcome.failures_of_rank.resize(static_cast<std::size_t>(options.ranks));
     const auto rows =
         static_cast<std::uint64_t>(options.ranks) * static_cast<std::uint64_t>(which.put_count);
     WorldShape shape;
@@ -59,12 +62,13 @@ MeetingOutcome run_puts(const emu::SimOptions& options, const PutCase& which) {
             args.flaw = which.flaw;
             check(launch_put_rounds(args, which.threads, world.stream()), "launch_put_rounds");
             world.synchronize();
-            outcome.mismatches += world.read_scratch(0);
-            outcome.failures += world.read_scratch(1);
+            outcome.mismatches_of_rank[static_cast<std::size_t>(rank)] = world.read_scratch(0);
+            outcome.failures_of_rank[static_cast<std::size_t>(rank)] = world.read_scratch(1);
         });
     } catch (const emu::SimFailure& failure) {
         outcome.message = failure.what();
     }
+    outcome.add_up();
     return outcome;
 }
 
@@ -117,8 +121,8 @@ TEST_CASE("signal_shadow follows signals in whatever portions they come", "[sim]
         const emu::SimOptions options =
             options_of(1 + static_cast<int>(seed % 5),
                        seed % 2 == 0 ? emu::GinMode::gdaki : emu::GinMode::proxy, seed);
-        std::uint64_t mismatches = 0;
-        std::uint64_t failures = 0;
+        std::vector<std::uint64_t> mismatches(static_cast<std::size_t>(options.ranks));
+        std::vector<std::uint64_t> failures(static_cast<std::size_t>(options.ranks));
         WorldShape shape;
         shape.contexts = 1;
         INFO(text_of(options));
@@ -135,11 +139,11 @@ TEST_CASE("signal_shadow follows signals in whatever portions they come", "[sim]
                 // A rank that is ahead would send signals that this round takes.
                 emu::host_barrier();
             }
-            mismatches += world.read_scratch(0);
-            failures += world.read_scratch(1);
+            mismatches[static_cast<std::size_t>(rank)] = world.read_scratch(0);
+            failures[static_cast<std::size_t>(rank)] = world.read_scratch(1);
         });
-        REQUIRE(mismatches == 0);
-        REQUIRE(failures == 0);
+        for (const std::uint64_t count : mismatches) REQUIRE(count == 0);
+        for (const std::uint64_t count : failures) REQUIRE(count == 0);
     }
 }
 
