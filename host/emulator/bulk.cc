@@ -14,7 +14,9 @@ constexpr uint32_t kBarrierTag = 0x6d626172u;
 constexpr int64_t kTransactionBytesMax = (1 << 20) - 1;
 constexpr double kSpuriousMissChance = 0.125;
 
-uint64_t barrier_word(size_t index) { return (uint64_t{kBarrierTag} << 32) | index; }
+uint64_t barrier_word(size_t index) {
+    return (uint64_t{kBarrierTag} << 32) | index;
+}
 
 uint32_t piece_of(uint32_t left, double split_chance, Rng& rng) {
     if (left <= kGrain || !rng.chance(split_chance)) return left;
@@ -45,9 +47,12 @@ void BulkEngine::check_shared_range(DeviceTask& task, const void* address, uint3
 
 void BulkEngine::check_copy(DeviceTask& task, const void* destination, const void* source,
                             uint32_t bytes, const char* call) {
-    const auto misaligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % kGrain != 0; };
+    const auto misaligned = [](const void* p) {
+        return reinterpret_cast<uintptr_t>(p) % kGrain != 0;
+    };
     if (misaligned(destination) || misaligned(source) || bytes % kGrain != 0 || bytes == 0) {
-        core_.engine().refuse(std::string(call) + ": addresses and size must be multiples of 16 and the size " +
+        core_.engine().refuse(std::string(call) +
+                              ": addresses and size must be multiples of 16 and the size " +
                               "not 0: destination " + address_text(destination) + ", source " +
                               address_text(source) + ", " + std::to_string(bytes) + " bytes");
     }
@@ -74,8 +79,8 @@ void BulkEngine::load(DeviceTask& task, void* destination, const void* source, u
     copy.bytes = bytes;
     copy.backwards = core_.rng.chance(0.5);
     copy.barrier = static_cast<uint32_t>(&barrier - barriers_[task.cta].data());
-    // From now on the destination holds nothing in particular. Somebody who still reads it, or reads it too early,
-    // sees that.
+    // From now on the destination holds nothing in particular. Somebody who still reads it, or
+    // reads it too early, sees that.
     if (core_.rng.chance(0.5)) std::fill_n(copy.destination, bytes, kPoisonByte);
     copies_.push_back(std::move(copy));
     ++task.cta->kernel->bulk_in_flight;
@@ -103,7 +108,9 @@ void BulkEngine::store(DeviceTask& task, void* destination, const void* source, 
     ++task.cta->kernel->bulk_in_flight;
 }
 
-void BulkEngine::commit(DeviceTask& task) { ++task.bulk.open_group; }
+void BulkEngine::commit(DeviceTask& task) {
+    ++task.bulk.open_group;
+}
 
 bool BulkEngine::group_pending(const DeviceTask& task, uint64_t newest_group, bool reading) const {
     return std::any_of(copies_.begin(), copies_.end(), [&](const BulkCopy& copy) {
@@ -287,8 +294,9 @@ bool BulkEngine::barrier_test(DeviceTask& task, uint64_t* bar, uint32_t parity) 
 
 void BulkEngine::thread_finished(DeviceTask& task) {
     if (task.bulk.newest_store_group > task.bulk.read_waited_group) {
-        core_.engine().refuse("a thread exits although it never waited for the sources of its bulk stores to be read "
-                              "(the block's shared memory may be reused)");
+        core_.engine().refuse(
+            "a thread exits although it never waited for the sources of its bulk stores to be read "
+            "(the block's shared memory may be reused)");
     }
     for (BulkCopy& copy : copies_) {
         if (copy.issuer == &task) copy.issuer = nullptr;
@@ -297,11 +305,13 @@ void BulkEngine::thread_finished(DeviceTask& task) {
 
 void BulkEngine::block_finished(Cta& cta) {
     const std::string place = " (device " + std::to_string(cta.kernel->device) + ", kernel " +
-                              cta.kernel->launch->name + ", block " + std::to_string(cta.index) + ")";
+                              cta.kernel->launch->name + ", block " + std::to_string(cta.index) +
+                              ")";
     for (BulkCopy& copy : copies_) {
         if (copy.cta != &cta) continue;
         if (!copy.store) {
-            core_.engine().refuse("a block exits while bulk loads into its shared memory are in flight" + place);
+            core_.engine().refuse(
+                "a block exits while bulk loads into its shared memory are in flight" + place);
         }
         copy.cta = nullptr;
     }
@@ -310,11 +320,13 @@ void BulkEngine::block_finished(Cta& cta) {
     for (const MBarrier& barrier : found->second) {
         if (!barrier.valid) continue;
         if (barrier.pending_bytes != 0) {
-            core_.engine().refuse("a block exits while an mbarrier's announced and landed bytes differ by " +
-                                  std::to_string(barrier.pending_bytes) + place);
+            core_.engine().refuse(
+                "a block exits while an mbarrier's announced and landed bytes differ by " +
+                std::to_string(barrier.pending_bytes) + place);
         }
         if (barrier.landed_unseen) {
-            core_.engine().refuse("a block exits although nobody waited for its last bulk loads" + place);
+            core_.engine().refuse("a block exits although nobody waited for its last bulk loads" +
+                                  place);
         }
     }
     barriers_.erase(found);
@@ -327,9 +339,13 @@ void BulkEngine::block_finished(Cta& cta) {
 namespace gimlet::emu::dev {
 namespace {
 
-DeviceTask& task() { return EngineCore::of_this_thread()->current_device_task(); }
+DeviceTask& task() {
+    return EngineCore::of_this_thread()->current_device_task();
+}
 
-BulkEngine& bulk() { return *EngineCore::of_this_thread()->bulk; }
+BulkEngine& bulk() {
+    return *EngineCore::of_this_thread()->bulk;
+}
 
 // No thread of the program runs outside the engine's thread.
 void require_thread() {

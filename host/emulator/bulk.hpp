@@ -17,10 +17,10 @@ namespace gimlet::emu {
 /// State of one mbarrier; the 64-bit word in shared memory only names it.
 struct MBarrier {
     const uint64_t* address = nullptr;
-    uint32_t count = 0;     ///< arrivals per phase
-    uint32_t pending = 0;   ///< arrivals missing in this phase
+    uint32_t count = 0;    ///< arrivals per phase
+    uint32_t pending = 0;  ///< arrivals missing in this phase
     int64_t pending_bytes = 0;
-    uint64_t phase = 0;     ///< phases completed
+    uint64_t phase = 0;          ///< phases completed
     bool landed_unseen = false;  ///< copies landed in the last phase and nobody has waited for it
     bool bytes_in_phase = false;
     bool valid = false;
@@ -36,10 +36,10 @@ struct BulkCopy {
     std::byte* destination = nullptr;
     const std::byte* source = nullptr;
     uint32_t bytes = 0;
-    uint32_t read = 0;      ///< bytes taken from the source
+    uint32_t read = 0;  ///< bytes taken from the source
     uint32_t written = 0;
     uint64_t group = 0;
-    uint32_t barrier = 0;   ///< index in the CTA's table; loads only
+    uint32_t barrier = 0;           ///< index in the CTA's table; loads only
     std::vector<std::byte> staged;  ///< stores: bytes read and not written yet
 };
 
@@ -50,7 +50,8 @@ struct BulkEngine : Worker {
     bool step(Rng& rng) override;
     std::string describe() const override;
 
-    void load(DeviceTask& task, void* destination, const void* source, uint32_t bytes, uint64_t* bar);
+    void load(DeviceTask& task, void* destination, const void* source, uint32_t bytes,
+              uint64_t* bar);
     void store(DeviceTask& task, void* destination, const void* source, uint32_t bytes);
     void commit(DeviceTask& task);
     void wait_read(DeviceTask& task, int pending_groups);
@@ -68,7 +69,8 @@ struct BulkEngine : Worker {
   private:
     MBarrier& barrier_of(DeviceTask& task, const uint64_t* bar, const char* call);
     void try_complete(Cta& cta, MBarrier& barrier);
-    void check_shared_range(DeviceTask& task, const void* address, uint32_t bytes, const char* call);
+    void check_shared_range(DeviceTask& task, const void* address, uint32_t bytes,
+                            const char* call);
     void check_copy(DeviceTask& task, const void* destination, const void* source, uint32_t bytes,
                     const char* call);
     bool group_pending(const DeviceTask& task, uint64_t newest_group, bool reading) const;

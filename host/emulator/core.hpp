@@ -4,8 +4,8 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -57,8 +57,8 @@ struct HostTask : Task {
     HostContext host;
     std::function<void()> program;
     const std::function<bool()>* ready = nullptr;  ///< while it waits
-    bool unwinding = false;  ///< it waits in a destructor, under an exception
-    bool give_up = false;    ///< such waits are in vain, so that the exception can get out
+    bool unwinding = false;                        ///< it waits in a destructor, under an exception
+    bool give_up = false;  ///< such waits are in vain, so that the exception can get out
 };
 
 /// Bulk stores of one thread, by group. Groups count from 1.
@@ -77,8 +77,8 @@ struct DeviceTask : Task {
     BulkGroups bulk;
 };
 
-/// Lanes that met with one mask. Values are double-buffered by generation, so that a fast lane's next deposit does not
-/// overwrite what a slow lane still reads.
+/// Lanes that met with one mask. Values are double-buffered by generation, so that a fast lane's
+/// next deposit does not overwrite what a slow lane still reads.
 struct WarpMeeting {
     uint32_t mask = 0;
     uint32_t arrived = 0;
@@ -107,7 +107,8 @@ struct BlockBarrier {
 
 constexpr int kBlockBarriers = 16;
 
-/// Fresh memory holds this in every byte: NaN or huge as a float of any width, far off as an index or epoch.
+/// Fresh memory holds this in every byte: NaN or huge as a float of any width, far off as an index
+/// or epoch.
 constexpr std::byte kPoisonByte{0x7f};
 
 struct Cta {
@@ -123,7 +124,8 @@ struct Cta {
     std::unique_ptr<std::byte[]> shared_storage;
     std::byte* shared = nullptr;
     size_t shared_bytes = 0;
-    std::unique_ptr<std::byte[]> static_shared;  ///< this CTA's copy of the gimlet_shared section while switched out
+    std::unique_ptr<std::byte[]>
+        static_shared;  ///< this CTA's copy of the gimlet_shared section while switched out
     unsigned bulk_in_flight = 0;
 };
 
@@ -152,7 +154,8 @@ struct Kernel {
     unsigned grid_arrived = 0;
     uint64_t grid_generation = 0;
     std::vector<DeviceTask*> grid_waiters;
-    unsigned bulk_in_flight = 0;  ///< stores that are not visible yet; the kernel is not over before
+    unsigned bulk_in_flight =
+        0;  ///< stores that are not visible yet; the kernel is not over before
 };
 
 struct Sm {
@@ -186,7 +189,7 @@ class EngineCore {
 
     // ---- scheduling (called in fibers)
     void yield(const char* what);
-    void block(const char* what);           ///< off the run list until wake()
+    void block(const char* what);  ///< off the run list until wake()
     void sleep_until(uint64_t when_ns, const char* what);
     void wake(Task* task);
     Task* current() { return current_; }
@@ -200,8 +203,8 @@ class EngineCore {
     // ---- hub
     /// Runs until `done()`, or until the run fails. Simulation only.
     void run(const std::function<bool()>& done);
-    /// One round of everything that is not a fiber, then a random number of fiber slices. Returns true if anything
-    /// moved or made progress.
+    /// One round of everything that is not a fiber, then a random number of fiber slices. Returns
+    /// true if anything moved or made progress.
     bool hub_turn();
     /// Fibers that could run now.
     size_t runnable() const { return run_.size(); }
@@ -232,7 +235,8 @@ class EngineCore {
     int device_count() const { return static_cast<int>(devices_.size()); }
     void start_kernel(int device, std::shared_ptr<const KernelLaunch> launch,
                       std::function<void()> on_done);
-    /// Threads that are resident at once if nothing else ran; for the check of cooperative launches.
+    /// Threads that are resident at once if nothing else ran; for the check of cooperative
+    /// launches.
     unsigned resident_blocks(const KernelLaunch& launch) const;
     void kernel_may_be_done(Kernel& kernel);
     const std::vector<Device>& devices() const { return devices_; }
@@ -243,8 +247,8 @@ class EngineCore {
         progress_.store(progress_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         weak_budget_.store(kWeakProgressMax, std::memory_order_relaxed);
     }
-    /// A barrier or warp meeting went through. It counts as progress for a bounded time only, or threads that poll and
-    /// synchronise in turn would hide a deadlock.
+    /// A barrier or warp meeting went through. It counts as progress for a bounded time only, or
+    /// threads that poll and synchronise in turn would hide a deadlock.
     void weak_progress() {
         const unsigned left = weak_budget_.load(std::memory_order_relaxed);
         if (left == 0) return;
@@ -351,6 +355,8 @@ class EngineCore {
     std::exception_ptr failure_exception_;
 };
 
-inline EngineCore& core() { return Engine::get().core(); }
+inline EngineCore& core() {
+    return Engine::get().core();
+}
 
 }  // namespace gimlet::emu

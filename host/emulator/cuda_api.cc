@@ -13,8 +13,11 @@ namespace {
 constexpr int kDriverVersion = 13000;
 constexpr size_t kSharedDefaultMax = 48 * 1024;
 
-// Orders host code against the work of a device (TSAN). Coarser than streams: it may hide a race, never invent one.
-const void* device_token(const EngineCore& core, int device) { return &core.devices()[device]; }
+// Orders host code against the work of a device (TSAN). Coarser than streams: it may hide a race,
+// never invent one.
+const void* device_token(const EngineCore& core, int device) {
+    return &core.devices()[device];
+}
 
 std::optional<int> attribute_value(const EngineCore& core, cudaDeviceAttr attribute, int device) {
     switch (attribute) {
@@ -88,7 +91,8 @@ bool valid_device(const EngineCore& core, int device) {
     return device >= 0 && device < core.device_count();
 }
 
-void copy_rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height) {
+void copy_rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+               size_t height) {
     for (size_t row = 0; row < height; ++row) {
         std::memmove(static_cast<char*>(to) + row * to_pitch,
                      static_cast<const char*>(from) + row * from_pitch, width);
@@ -121,15 +125,16 @@ cudaError_t issue_and_wait(const char* what, Work work) {
 // Memory may still be used by work that was issued: freeing waits for the device.
 cudaError_t free_when_idle(void* address, MemoryKind kind, cudaError_t unknown) {
     if (address == nullptr) return cudaSuccess;
-    cudaError_t error = api_wait("cudaFree waits for the device",
-                                 [&](EngineCore& core, HostContext& host, std::function<bool()>& ready) {
-                                     if (auto bad = forbidden_by_capture(core, host)) return *bad;
-                                     const Allocation* held = core.memory->find(address);
-                                     if (held == nullptr || held->kind != kind) return unknown;
-                                     const int device = held->device;
-                                     ready = [&core, device] { return core.streams->device_idle(device); };
-                                     return cudaSuccess;
-                                 });
+    cudaError_t error =
+        api_wait("cudaFree waits for the device",
+                 [&](EngineCore& core, HostContext& host, std::function<bool()>& ready) {
+                     if (auto bad = forbidden_by_capture(core, host)) return *bad;
+                     const Allocation* held = core.memory->find(address);
+                     if (held == nullptr || held->kind != kind) return unknown;
+                     const int device = held->device;
+                     ready = [&core, device] { return core.streams->device_idle(device); };
+                     return cudaSuccess;
+                 });
     // A run that ends frees its memory without waiting.
     if (error != cudaSuccess && error != cudaErrorLaunchFailure) return error;
     return api_call([&](EngineCore& core, HostContext&) {
@@ -282,7 +287,8 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
     return api_call([&](EngineCore& core, HostContext&) {
         if (text == nullptr || bytes < 13) return cudaErrorInvalidValue;
         if (!valid_device(core, device)) return cudaErrorInvalidDevice;
-        std::snprintf(text, static_cast<size_t>(bytes), "%04x:%02x:00.0", device / 256, device % 256);
+        std::snprintf(text, static_cast<size_t>(bytes), "%04x:%02x:00.0", device / 256,
+                      device % 256);
         return cudaSuccess;
     });
 }
@@ -291,7 +297,8 @@ cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* text) {
     return api_call([&](EngineCore& core, HostContext&) {
         unsigned domain = 0;
         unsigned bus = 0;
-        if (device == nullptr || text == nullptr || std::sscanf(text, "%x:%x:", &domain, &bus) != 2) {
+        if (device == nullptr || text == nullptr ||
+            std::sscanf(text, "%x:%x:", &domain, &bus) != 2) {
             return cudaErrorInvalidValue;
         }
         const int found = static_cast<int>(domain * 256 + bus);
@@ -310,7 +317,8 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer_device) {
     return api_call([&](EngineCore& core, HostContext&) {
         if (can == nullptr) return cudaErrorInvalidValue;
-        if (!valid_device(core, device) || !valid_device(core, peer_device)) return cudaErrorInvalidDevice;
+        if (!valid_device(core, device) || !valid_device(core, peer_device))
+            return cudaErrorInvalidDevice;
         *can = device != peer_device;
         return cudaSuccess;
     });
@@ -323,23 +331,27 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer_device, unsigned int) {
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
-    return api_wait("cudaDeviceSynchronize", [](EngineCore& core, HostContext& host,
-                                                std::function<bool()>& ready) {
-        if (auto error = forbidden_by_capture(core, host)) return *error;
-        for (const auto& capture : core.streams->captures) {
-            if (capture->origin->device != host.device) continue;
-            capture->invalidated = true;
-            return cudaErrorStreamCaptureUnsupported;
-        }
-        const int device = host.device;
-        ready = [&core, device] { return core.streams->device_idle(device); };
-        return cudaSuccess;
-    });
+    return api_wait("cudaDeviceSynchronize",
+                    [](EngineCore& core, HostContext& host, std::function<bool()>& ready) {
+                        if (auto error = forbidden_by_capture(core, host)) return *error;
+                        for (const auto& capture : core.streams->captures) {
+                            if (capture->origin->device != host.device) continue;
+                            capture->invalidated = true;
+                            return cudaErrorStreamCaptureUnsupported;
+                        }
+                        const int device = host.device;
+                        ready = [&core, device] { return core.streams->device_idle(device); };
+                        return cudaSuccess;
+                    });
 }
 
-cudaError_t cudaDeviceReset(void) { return cudaErrorNotSupported; }
+cudaError_t cudaDeviceReset(void) {
+    return cudaErrorNotSupported;
+}
 
-cudaError_t cudaSetDeviceFlags(unsigned int) { return cudaSuccess; }
+cudaError_t cudaSetDeviceFlags(unsigned int) {
+    return cudaSuccess;
+}
 
 cudaError_t cudaDriverGetVersion(int* version) {
     if (version == nullptr) return cudaErrorInvalidValue;
@@ -452,7 +464,8 @@ cudaError_t cudaFreeHost(void* address) {
     return free_when_idle(address, MemoryKind::pinned_host, cudaErrorInvalidValue);
 }
 
-cudaError_t cudaHostGetDevicePointer(void** device_address, void* host_address, unsigned int flags) {
+cudaError_t cudaHostGetDevicePointer(void** device_address, void* host_address,
+                                     unsigned int flags) {
     return api_call([&](EngineCore& core, HostContext&) {
         if (device_address == nullptr || flags != 0) return cudaErrorInvalidValue;
         const Allocation* const held = core.memory->find(host_address);
@@ -510,9 +523,9 @@ cudaError_t cudaMemcpy2D(void* to, std::size_t to_pitch, const void* from, std::
                           }));
 }
 
-cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
-                              std::size_t width, std::size_t height, cudaMemcpyKind,
-                              cudaStream_t stream) {
+cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
+                              std::size_t from_pitch, std::size_t width, std::size_t height,
+                              cudaMemcpyKind, cudaStream_t stream) {
     return api_call([&](EngineCore& core, HostContext& host) {
         if (width == 0 || height == 0) return cudaSuccess;
         if (to == nullptr || from == nullptr) return cudaErrorInvalidValue;
@@ -531,7 +544,8 @@ cudaError_t cudaMemsetAsync(void* address, int value, std::size_t bytes, cudaStr
     return api_call([&](EngineCore& core, HostContext& host) {
         if (bytes == 0) return cudaSuccess;
         if (address == nullptr) return cudaErrorInvalidValue;
-        return issue(core, host, stream, action("set", [=] { std::memset(address, value, bytes); }));
+        return issue(core, host, stream,
+                     action("set", [=] { std::memset(address, value, bytes); }));
     });
 }
 
@@ -539,7 +553,8 @@ cudaError_t cudaMemsetAsync(void* address, int value, std::size_t bytes, cudaStr
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
     return api_call([&](EngineCore& core, HostContext& host) {
-        if (stream == nullptr || (flags & ~cudaStreamNonBlocking) != 0) return cudaErrorInvalidValue;
+        if (stream == nullptr || (flags & ~cudaStreamNonBlocking) != 0)
+            return cudaErrorInvalidValue;
         Stream* const made =
             core.streams->create(host.device, (flags & cudaStreamNonBlocking) == 0, priority);
         *stream = reinterpret_cast<cudaStream_t>(made);
@@ -668,7 +683,9 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
     });
 }
 
-cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+    return cudaEventCreateWithFlags(event, 0);
+}
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
     return api_call([&](EngineCore&, HostContext&) {
@@ -703,20 +720,20 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-    return api_wait("cudaEventSynchronize", [&](EngineCore& core, HostContext& host,
-                                                std::function<bool()>& ready) {
-        if (event == nullptr) return cudaErrorInvalidResourceHandle;
-        if (event->state->capture) {
-            event->state->capture->invalidated = true;
-            return cudaErrorCapturedEvent;
-        }
-        (void)core;
-        (void)host;
-        const auto state = event->state;
-        const uint64_t version = state->recorded;
-        ready = [state, version] { return state->completed >= version; };
-        return cudaSuccess;
-    });
+    return api_wait("cudaEventSynchronize",
+                    [&](EngineCore& core, HostContext& host, std::function<bool()>& ready) {
+                        if (event == nullptr) return cudaErrorInvalidResourceHandle;
+                        if (event->state->capture) {
+                            event->state->capture->invalidated = true;
+                            return cudaErrorCapturedEvent;
+                        }
+                        (void)core;
+                        (void)host;
+                        const auto state = event->state;
+                        const uint64_t version = state->recorded;
+                        ready = [state, version] { return state->completed >= version; };
+                        return cudaSuccess;
+                    });
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {

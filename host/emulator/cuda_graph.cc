@@ -69,7 +69,8 @@ std::optional<cudaError_t> forbidden_on_legacy(EngineCore& core, const HostConte
                                                const Stream* stream) {
     if (!stream->legacy) return std::nullopt;
     for (const auto& capture : core.streams->captures) {
-        if (!same_process(core, *capture->owner, host) || capture->mode == CaptureMode::relaxed) continue;
+        if (!same_process(core, *capture->owner, host) || capture->mode == CaptureMode::relaxed)
+            continue;
         for (const Stream* joined : capture->joined) {
             if (joined->device != stream->device || !joined->blocking) continue;
             capture->invalidated = true;
@@ -205,7 +206,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream) {
     return api_call([&](EngineCore& core, HostContext& host) {
         if (executable == nullptr) return cudaErrorInvalidValue;
         return gimlet::emu::resolve(core, host, stream) == nullptr ? cudaErrorInvalidResourceHandle
-                                                                  : cudaSuccess;
+                                                                   : cudaSuccess;
     });
 }
 

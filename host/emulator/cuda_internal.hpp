@@ -32,7 +32,8 @@ template <class Body>
 cudaError_t api_call(Body body) {
     EngineCore& core = Engine::get().core();
     HostContext* const host = core.host_context();
-    if (host == nullptr) return cudaErrorNotPermitted;  // from a kernel or a host function of a stream
+    if (host == nullptr)
+        return cudaErrorNotPermitted;  // from a kernel or a host function of a stream
     if (core.simulating && !core.ended()) core.yield("host program");
     cudaError_t result;
     {
@@ -55,14 +56,16 @@ Stream* resolve(EngineCore& core, const HostContext& host, cudaStream_t handle);
 /// Issues work, or captures it. `work.device` is set here.
 cudaError_t issue(EngineCore& core, const HostContext& host, cudaStream_t handle, Work work);
 
-/// For calls that a capture forbids (allocation, synchronisation): the error, and the capture is invalidated.
+/// For calls that a capture forbids (allocation, synchronisation): the error, and the capture is
+/// invalidated.
 std::optional<cudaError_t> forbidden_by_capture(EngineCore& core, const HostContext& host);
 
 /// For calls that name a stream which must not be capturing.
 std::optional<cudaError_t> forbidden_on(EngineCore& core, Stream* stream);
 
 /// For a call on the legacy stream while a blocking stream is being captured.
-std::optional<cudaError_t> forbidden_on_legacy(EngineCore& core, const HostContext& host, const Stream* stream);
+std::optional<cudaError_t> forbidden_on_legacy(EngineCore& core, const HostContext& host,
+                                               const Stream* stream);
 
 cudaError_t capture_work(Stream* stream, Work work);
 cudaError_t capture_record(EngineCore& core, Stream* stream, CUevent_st* event);

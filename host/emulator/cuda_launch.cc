@@ -58,10 +58,13 @@ std::string symbol_in_file(const char* path, uintptr_t offset) {
         if (mapped != MAP_FAILED) {
             const char* const base = static_cast<const char*>(mapped);
             const auto* const header = reinterpret_cast<const ElfW(Ehdr)*>(base);
-            const auto* const sections = reinterpret_cast<const ElfW(Shdr)*>(base + header->e_shoff);
+            const auto* const sections =
+                reinterpret_cast<const ElfW(Shdr)*>(base + header->e_shoff);
             for (int i = 0; i < header->e_shnum && name.empty(); ++i) {
-                if (sections[i].sh_type != SHT_SYMTAB && sections[i].sh_type != SHT_DYNSYM) continue;
-                const auto* symbol = reinterpret_cast<const ElfW(Sym)*>(base + sections[i].sh_offset);
+                if (sections[i].sh_type != SHT_SYMTAB && sections[i].sh_type != SHT_DYNSYM)
+                    continue;
+                const auto* symbol =
+                    reinterpret_cast<const ElfW(Sym)*>(base + sections[i].sh_offset);
                 const char* const names = base + sections[sections[i].sh_link].sh_offset;
                 for (size_t n = sections[i].sh_size / sizeof(*symbol); n > 0; --n, ++symbol) {
                     if (symbol->st_value == offset && symbol->st_shndx != SHN_UNDEF) {
@@ -121,7 +124,8 @@ cudaError_t check_shape(const cudaLaunchConfig_t& config, size_t shared_bytes_ma
     if (threads == 0 || threads > kThreadsPerBlock || config.blockDim.z > 64) {
         return cudaErrorInvalidConfiguration;
     }
-    if (blocks == 0 || blocks > UINT32_MAX || config.gridDim.y > 65535 || config.gridDim.z > 65535) {
+    if (blocks == 0 || blocks > UINT32_MAX || config.gridDim.y > 65535 ||
+        config.gridDim.z > 65535) {
         return cudaErrorInvalidConfiguration;
     }
     return config.dynamicSmemBytes > shared_bytes_max ? cudaErrorInvalidValue : cudaSuccess;
@@ -137,14 +141,16 @@ bool wants_cooperative(const cudaLaunchConfig_t& config) {
     return cooperative;
 }
 
-cudaError_t launch_untyped(const cudaLaunchConfig_t& config, const void* function, void** arguments) {
+cudaError_t launch_untyped(const cudaLaunchConfig_t& config, const void* function,
+                           void** arguments) {
     std::function<void()> call;
     {
         std::lock_guard lock(kernel_table().mutex);
         const KnownKernel& kernel = known(function);
         if (!kernel.bind) {
             std::fprintf(stderr,
-                         "gimlet emulator: %s is launched through a void pointer, and its parameters are not known; "
+                         "gimlet emulator: %s is launched through a void pointer, and its "
+                         "parameters are not known; "
                          "call gimlet_emu_register_kernel(kernel) first\n",
                          kernel.name.c_str());
             return cudaErrorInvalidDeviceFunction;
@@ -227,8 +233,9 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**
     return cudaLaunchKernelExC(&config, function, arguments);
 }
 
-cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments,
-                                        std::size_t shared_bytes, cudaStream_t stream) {
+cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block,
+                                        void** arguments, std::size_t shared_bytes,
+                                        cudaStream_t stream) {
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeCooperative;
     attribute.val.cooperative = 1;
@@ -261,7 +268,9 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
     });
 }
 
-cudaError_t cudaFuncSetCacheConfig(const void*, cudaFuncCache) { return cudaSuccess; }
+cudaError_t cudaFuncSetCacheConfig(const void*, cudaFuncCache) {
+    return cudaSuccess;
+}
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function,
                                                           int block_threads,
@@ -269,7 +278,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
     return api_call([&](EngineCore&, HostContext&) {
         if (blocks == nullptr || block_threads <= 0) return cudaErrorInvalidValue;
         if (function == nullptr) return cudaErrorInvalidDeviceFunction;
-        *blocks = static_cast<int>(blocks_per_sm(static_cast<unsigned>(block_threads), shared_bytes));
+        *blocks =
+            static_cast<int>(blocks_per_sm(static_cast<unsigned>(block_threads), shared_bytes));
         return cudaSuccess;
     });
 }

@@ -18,10 +18,12 @@ namespace gimlet::emu {
 namespace {
 
 constexpr uint64_t kStepNs = 2;
-constexpr int kSliceMax = 64;          // fiber switches between two turns of the hub
-constexpr int kRunToBlockPolls = 24;   // polls of one fiber before run_to_block takes it for a spinning one
+constexpr int kSliceMax = 64;  // fiber switches between two turns of the hub
+constexpr int kRunToBlockPolls =
+    24;  // polls of one fiber before run_to_block takes it for a spinning one
 constexpr unsigned kYieldsAfterEnd = 100000;
-constexpr uint64_t kQuietNsMax = 1ull << 44;  // about five hours: longer than any deadline worth testing
+constexpr uint64_t kQuietNsMax = 1ull
+                                 << 44;  // about five hours: longer than any deadline worth testing
 constexpr unsigned kExactJumps = 16;
 constexpr uint64_t kQuietRoundSteps = 32768;
 constexpr uint64_t kQuietStepsMax = 4000000;
@@ -48,7 +50,8 @@ Rng::Rng(uint64_t seed) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------- Engine
+// ----------------------------------------------------------------------------------------------
+// Engine
 
 Engine& Engine::get() {
     if (thread_core != nullptr) return thread_core->engine();
@@ -79,7 +82,9 @@ void Engine::sleep_ns(uint64_t span_ns, const char* what) {
     }
 }
 
-void Engine::progress() { core_.progress(); }
+void Engine::progress() {
+    core_.progress();
+}
 
 void Engine::locked(const std::function<void()>& body) {
     if (thread_core == &core_) {
@@ -90,9 +95,13 @@ void Engine::locked(const std::function<void()>& body) {
     body();
 }
 
-Rng& Engine::rng() { return core_.rng; }
+Rng& Engine::rng() {
+    return core_.rng;
+}
 
-uint64_t Engine::now_ns() const { return core_.now_ns(); }
+uint64_t Engine::now_ns() const {
+    return core_.now_ns();
+}
 
 void Engine::add_worker(std::shared_ptr<Worker> worker) {
     locked([&] { core_.workers.push_back(std::move(worker)); });
@@ -116,7 +125,9 @@ void Engine::refuse(const std::string& message) {
     core_.stop_fiber();
 }
 
-bool Engine::simulating() const { return core_.simulating; }
+bool Engine::simulating() const {
+    return core_.simulating;
+}
 
 int Engine::host_rank() const {
     if (!core_.simulating) return -1;
@@ -125,7 +136,9 @@ int Engine::host_rank() const {
     return -1;
 }
 
-const SimOptions& Engine::options() const { return core_.options; }
+const SimOptions& Engine::options() const {
+    return core_.options;
+}
 
 const ThreadPlace* current_place() {
     if (thread_core == nullptr || !thread_core->in_fiber()) return nullptr;
@@ -134,17 +147,20 @@ const ThreadPlace* current_place() {
     return &static_cast<DeviceTask*>(task)->place;
 }
 
-// ---------------------------------------------------------------------------------------------- EngineCore
+// ----------------------------------------------------------------------------------------------
+// EngineCore
 
-EngineCore* EngineCore::of_this_thread() { return thread_core; }
+EngineCore* EngineCore::of_this_thread() {
+    return thread_core;
+}
 
 void EngineCore::set_for_this_thread(EngineCore* core) {
     thread_core = core;
     if (core == nullptr) return;
     fiber_adopt_thread(&core->hub_);
     core->hub_.kind = FiberKind::hub;
-    // A fiber that is being ended may sit in a noexcept function (a destructor that synchronises). The runtime then
-    // calls terminate; the fiber is left where it is instead.
+    // A fiber that is being ended may sit in a noexcept function (a destructor that synchronises).
+    // The runtime then calls terminate; the fiber is left where it is instead.
     static const bool installed = [] {
         previous_terminate = std::set_terminate([] {
             EngineCore* const running = thread_core;
@@ -194,7 +210,8 @@ DeviceTask& EngineCore::current_device_task() {
 
 HostContext* EngineCore::host_context() {
     if (thread_core == this) {
-        return current_->kind == FiberKind::host ? &static_cast<HostTask*>(current_)->host : nullptr;
+        return current_->kind == FiberKind::host ? &static_cast<HostTask*>(current_)->host
+                                                 : nullptr;
     }
     return simulating ? nullptr : live_host_context();
 }
@@ -496,8 +513,8 @@ bool EngineCore::start_some_blocks(Kernel& kernel) {
             for (; placed < kernel.waiting.size(); ++placed) {
                 const int sm = find_sm(kernel);
                 if (sm < 0) break;
-                device.sms[sm].threads += kernel.launch->block.x * kernel.launch->block.y *
-                                          kernel.launch->block.z;
+                device.sms[sm].threads +=
+                    kernel.launch->block.x * kernel.launch->block.y * kernel.launch->block.z;
                 device.sms[sm].blocks += 1;
                 device.sms[sm].shared_bytes += kernel.launch->shared_bytes + kSharedReserved;
             }
@@ -571,8 +588,8 @@ void EngineCore::start_block(Kernel& kernel, int sm, unsigned index) {
     cta.warps = std::vector<Warp>((threads + kWarpLanes - 1) / kWarpLanes);
 
     const FaultPlan& faults = options.faults;
-    const bool stalled = faults.stall_ns > 0 && faults.stall_rank == kernel.device &&
-                         faults.stall_block == index;
+    const bool stalled =
+        faults.stall_ns > 0 && faults.stall_rank == kernel.device && faults.stall_block == index;
     const uint32_t group = static_cast<uint32_t>(next_task_id_);
     for (unsigned i = 0; i < threads; ++i) {
         DeviceTask& task = cta.threads[i];
@@ -687,7 +704,8 @@ bool EngineCore::wake_hosts() {
 }
 
 bool EngineCore::any_worker_busy() const {
-    return std::any_of(workers.begin(), workers.end(), [](const auto& worker) { return worker->busy(); });
+    return std::any_of(workers.begin(), workers.end(),
+                       [](const auto& worker) { return worker->busy(); });
 }
 
 void EngineCore::run_fibers() {
@@ -720,7 +738,8 @@ bool EngineCore::hub_turn() {
             if (!starting_.empty()) moved = start_blocks() || moved;
             moved = streams->step(rng) || moved;
             moved = step_workers() || moved;
-            // Waking a sleeper is not progress: threads that sleep between polls would hide a deadlock.
+            // Waking a sleeper is not progress: threads that sleep between polls would hide a
+            // deadlock.
             wake_sleepers();
             moved = wake_hosts() || moved;
             run_fibers();
@@ -770,8 +789,8 @@ void EngineCore::judge_progress(bool moved) {
         quiet_started_step_ = steps_;
     }
 
-    // Everybody has polled in vain, many times. Only time can change something: somebody sleeps, a worker keeps
-    // something back, or a thread watches the clock (a deadline).
+    // Everybody has polled in vain, many times. Only time can change something: somebody sleeps, a
+    // worker keeps something back, or a thread watches the clock (a deadline).
     const bool time_matters = !asleep_.empty() || clock_was_read_ || any_worker_busy();
     // A thread that reads much ordered memory and stores nothing is not stuck yet.
     const bool patient =
@@ -785,7 +804,8 @@ void EngineCore::judge_progress(bool moved) {
     if (time_matters) jump_time();
 }
 
-// A host program that waits in a destructor while an exception leaves: the exception says more than the deadlock.
+// A host program that waits in a destructor while an exception leaves: the exception says more than
+// the deadlock.
 bool EngineCore::release_unwinding_hosts() {
     bool released = false;
     for (HostTask* host : host_waits_) {
@@ -837,7 +857,9 @@ void EngineCore::fail_with(std::exception_ptr exception) {
     }
 }
 
-void EngineCore::stop_fiber() { throw RunEnded{}; }
+void EngineCore::stop_fiber() {
+    throw RunEnded{};
+}
 
 void EngineCore::unwind(Task* task) {
     // It leaves its wait by RunEnded and runs to its end; ended() keeps it from waiting again.
@@ -901,7 +923,8 @@ std::string EngineCore::deadlock_table() const {
     std::vector<std::string> lines;
     for (const HostTask& host : hosts_) {
         if (host.finished) continue;
-        lines.push_back("rank " + std::to_string(host.host.rank) + " | host program | " + host.what);
+        lines.push_back("rank " + std::to_string(host.host.rank) + " | host program | " +
+                        host.what);
     }
     for (size_t d = 0; d < devices_.size(); ++d) {
         for (const auto& kernel : devices_[d].kernels) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine under everything emulated: fibers, virtual time, asynchronous workers. Internal to host/emulator; kernels
-// and host programs see only the CUDA and NCCL headers in include/.
+// The engine under everything emulated: fibers, virtual time, asynchronous workers. Internal to
+// host/emulator; kernels and host programs see only the CUDA and NCCL headers in include/.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,8 @@ class Rng {
 };
 
 /// An asynchronous agent of the machine: the bulk copy engine, the GIN network, ...
-/// The engine calls it while no fiber runs, so it needs no locks; its functions must not yield or wait.
+/// The engine calls it while no fiber runs, so it needs no locks; its functions must not yield or
+/// wait.
 struct Worker {
     virtual ~Worker();
     /// Something is in flight. It counts against deadlock only while step() can move something.
@@ -57,22 +58,24 @@ struct Worker {
 
 class EngineCore;
 
-/// The machine's clockwork. Simulation: everything, host programs too, runs as fibers on one thread. Live: kernels run
-/// on one background thread of the process, host threads are real.
+/// The machine's clockwork. Simulation: everything, host programs too, runs as fibers on one
+/// thread. Live: kernels run on one background thread of the process, host threads are real.
 class Engine {
   public:
-    /// The simulation's engine when called inside one, else the process's live engine (started at first use).
+    /// The simulation's engine when called inside one, else the process's live engine (started at
+    /// first use).
     static Engine& get();
 
-    /// A poll point. Fiber: others may run first. Host thread in live mode: gives up its time slice.
-    /// `what` must outlive the wait (a literal); it is what the deadlock table prints.
+    /// A poll point. Fiber: others may run first. Host thread in live mode: gives up its time
+    /// slice. `what` must outlive the wait (a literal); it is what the deadlock table prints.
     void yield(const char* what);
 
-    /// Blocks this fiber or host thread until `ready()` is true. `ready` is called with the engine stopped and must not
-    /// yield. Throws when the run is being ended.
+    /// Blocks this fiber or host thread until `ready()` is true. `ready` is called with the engine
+    /// stopped and must not yield. Throws when the run is being ended.
     void wait(const char* what, const std::function<bool()>& ready);
 
-    /// Like wait(), but returns false instead of throwing when the run is being ended. For calls made in destructors.
+    /// Like wait(), but returns false instead of throwing when the run is being ended. For calls
+    /// made in destructors.
     bool wait_unless_ended(const char* what, const std::function<bool()>& ready) noexcept;
 
     /// Blocks this fiber for a span of virtual time (host threads in live mode: real time).
@@ -92,13 +95,15 @@ class Engine {
     void add_worker(std::shared_ptr<Worker> worker);
     void remove_worker(Worker* worker);
 
-    /// Undefined behaviour was found: ends the run. The message is completed with the place and the seed.
-    /// Fiber: throws through it. Worker: ends the run after the step. Live mode: prints and aborts the process.
+    /// Undefined behaviour was found: ends the run. The message is completed with the place and the
+    /// seed. Fiber: throws through it. Worker: ends the run after the step. Live mode: prints and
+    /// aborts the process.
     [[noreturn]] void refuse(const std::string& message);
 
     bool simulating() const;
 
-    /// Rank of the current host fiber, or of the device whose thread this is; -1 outside a simulation.
+    /// Rank of the current host fiber, or of the device whose thread this is; -1 outside a
+    /// simulation.
     int host_rank() const;
 
     /// In live mode filled from GIMLET_EMU_* and NCCL_LSA_TEAM_SIZE.
@@ -113,7 +118,8 @@ class Engine {
     EngineCore& core_;
 };
 
-/// Where the running CUDA thread is. `device` is the rank in simulation. `block` and `thread` are linear indices.
+/// Where the running CUDA thread is. `device` is the rank in simulation. `block` and `thread` are
+/// linear indices.
 struct ThreadPlace {
     int device;
     unsigned block;

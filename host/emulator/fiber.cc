@@ -11,8 +11,11 @@
 #include <vector>
 
 #if defined(GIMLET_TSAN)
-// Host programs of several ranks are threads to TSAN, and a test framework is not made for assertions in several.
-extern "C" const char* __tsan_default_suppressions() { return "race:Catch::\n"; }
+// Host programs of several ranks are threads to TSAN, and a test framework is not made for
+// assertions in several.
+extern "C" const char* __tsan_default_suppressions() {
+    return "race:Catch::\n";
+}
 #endif
 
 namespace gimlet::emu {
@@ -65,7 +68,8 @@ void map_slab(StackPool& stacks, StackClass stack_class) {
     }
 }
 
-// The C++ runtime keeps caught and uncaught exceptions per thread; switching inside a catch block would mix them.
+// The C++ runtime keeps caught and uncaught exceptions per thread; switching inside a catch block
+// would mix them.
 __attribute__((tls_model("initial-exec"))) __thread ExceptionState* exception_state_cache = nullptr;
 
 ExceptionState& exception_state() {
@@ -93,7 +97,8 @@ void hand_over(Fiber* from, Fiber* to) {
     live = to->exceptions;
     from->switching_to = to;
 #if defined(GIMLET_TSAN)
-    // Flag 1: a switch orders nothing. What orders fibers is told by happens_before and happens_after.
+    // Flag 1: a switch orders nothing. What orders fibers is told by happens_before and
+    // happens_after.
     __tsan_switch_to_fiber(to->tsan, 1);
 #endif
     const context::transfer_t transfer = context::jump_fcontext(to->context, from);
@@ -130,7 +135,8 @@ void give_stack(StackClass stack_class, const Stack& stack) {
     __asan_unpoison_memory_region(stack.base + skipped, stack.bytes - skipped);
 #endif
 #if defined(GIMLET_TSAN)
-    // The next fiber's locals are not the same variables as this one's; a new mapping makes TSAN forget.
+    // The next fiber's locals are not the same variables as this one's; a new mapping makes TSAN
+    // forget.
     UnseenScope unseen;
     const size_t guard = stack.guarded ? kPageBytes : 0;
     mmap(stack.base + guard, stack.bytes - guard, PROT_READ | PROT_WRITE,
@@ -155,7 +161,8 @@ void fiber_create(Fiber* fiber, StackClass stack_class, FiberEntry entry,
     // The canary costs a page; under a guard page it is not needed.
     if (!fiber->stack.guarded) std::memcpy(fiber->stack.base, &kCanary, sizeof(kCanary));
     const size_t skipped = fiber->stack.guarded ? kPageBytes : sizeof(kCanary);
-    const size_t colour = reinterpret_cast<uintptr_t>(fiber->stack.base) / fiber->stack.bytes % 16 * 256;
+    const size_t colour =
+        reinterpret_cast<uintptr_t>(fiber->stack.base) / fiber->stack.bytes % 16 * 256;
     fiber->context = context::make_fcontext(fiber->stack.base + fiber->stack.bytes - colour,
                                             fiber->stack.bytes - colour - skipped, trampoline);
     fiber->exceptions = ExceptionState{};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stackful fibers on Boost.Context's assembly switch, pooled stacks, and the announcements that sanitizers need.
+// Stackful fibers on Boost.Context's assembly switch, pooled stacks, and the announcements that
+// sanitizers need.
 #pragma once
 
 #include <boost/context/detail/fcontext.hpp>
@@ -14,7 +15,8 @@
 #endif
 
 #if defined(GIMLET_TSAN)
-// Declared by hand: these files are built without the instrumentation, so the compiler does not say that it is linked.
+// Declared by hand: these files are built without the instrumentation, so the compiler does not say
+// that it is linked.
 extern "C" {
 void* __tsan_get_current_fiber(void);
 void* __tsan_create_fiber(unsigned flags);
@@ -34,7 +36,8 @@ void AnnotateIgnoreWritesEnd(const char* file, int line);
 
 namespace gimlet::emu {
 
-/// Orders what this fiber did before everything that a later happens_after() of the same address does (TSAN only).
+/// Orders what this fiber did before everything that a later happens_after() of the same address
+/// does (TSAN only).
 inline void happens_before([[maybe_unused]] const void* address) {
 #if defined(GIMLET_TSAN)
     __tsan_release(const_cast<void*>(address));
@@ -87,8 +90,9 @@ struct Stack {
     bool guarded = false;
 };
 
-/// Stacks are mapped in slabs and reused last-in first-out (warm pages). They stay mapped until the process ends.
-/// The first few thousand have a guard page; the rest only a canary word, because each guard costs two mappings.
+/// Stacks are mapped in slabs and reused last-in first-out (warm pages). They stay mapped until the
+/// process ends. The first few thousand have a guard page; the rest only a canary word, because
+/// each guard costs two mappings.
 Stack take_stack(StackClass stack_class);
 void give_stack(StackClass stack_class, const Stack& stack);
 
@@ -129,7 +133,8 @@ void fiber_switch(Fiber* from, Fiber* to);
 /// Leaves `from` for ever. Its stack may be given back by whoever runs next.
 [[noreturn]] void fiber_exit(Fiber* from, Fiber* to);
 
-/// Gives back the stack of a fiber that has exited or will never run again. Not for the running one.
+/// Gives back the stack of a fiber that has exited or will never run again. Not for the running
+/// one.
 void fiber_release(Fiber* fiber);
 
 }  // namespace gimlet::emu

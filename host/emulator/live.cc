@@ -14,9 +14,9 @@ namespace {
 
 using std::chrono::microseconds;
 
-constexpr int kTurnsPerLock = 16;        // hub turns between two looks at who wants the lock
+constexpr int kTurnsPerLock = 16;  // hub turns between two looks at who wants the lock
 constexpr unsigned kIdleSleepUs = 50;
-constexpr unsigned kHostPollUs = 200;    // other processes may change what a host thread waits for
+constexpr unsigned kHostPollUs = 200;  // other processes may change what a host thread waits for
 constexpr unsigned kDefaultHangReportS = 60;
 
 long env_number(const char* name, long fallback, long low, long high) {
@@ -25,8 +25,8 @@ long env_number(const char* name, long fallback, long low, long high) {
     char* end = nullptr;
     const long value = std::strtol(text, &end, 0);
     if (*end != '\0' || value < low || value > high) {
-        std::fprintf(stderr, "gimlet emulator: %s=%s is not a number in [%ld, %ld]; using %ld\n", name,
-                     text, low, high, fallback);
+        std::fprintf(stderr, "gimlet emulator: %s=%s is not a number in [%ld, %ld]; using %ld\n",
+                     name, text, low, high, fallback);
         return fallback;
     }
     return value;
@@ -45,8 +45,10 @@ SimOptions options_from_environment() {
         } else if (std::strcmp(gin, "proxy") == 0) {
             options.gin = GinMode::proxy;
         } else if (std::strcmp(gin, "gdaki") != 0) {
-            std::fprintf(stderr, "gimlet emulator: GIMLET_EMU_GIN=%s is none of off, gdaki, proxy; "
-                         "using gdaki\n", gin);
+            std::fprintf(stderr,
+                         "gimlet emulator: GIMLET_EMU_GIN=%s is none of off, gdaki, proxy; "
+                         "using gdaki\n",
+                         gin);
         }
     }
     return options;
@@ -87,7 +89,8 @@ void LiveWorld::report_hang() {
 
 void LiveWorld::idle(std::unique_lock<std::mutex>& lock) {
     report_hang();
-    // Threads that poll wait for other processes: short sleeps. Nothing to do at all: until somebody calls.
+    // Threads that poll wait for other processes: short sleeps. Nothing to do at all: until
+    // somebody calls.
     const bool something = core.runnable() > 0 || core.any_asleep() || core.any_worker_busy();
     core.engine_wakeup.wait_for(lock, something ? microseconds(kIdleSleepUs) : microseconds(20000));
 }
@@ -127,8 +130,8 @@ void LiveWorld::main() {
     core.host_wakeup.notify_all();
 }
 
-// The world itself is never destroyed: static objects that are destroyed later may still call the CUDA API, and then
-// find an engine that has stopped.
+// The world itself is never destroyed: static objects that are destroyed later may still call the
+// CUDA API, and then find an engine that has stopped.
 void stop_at_exit() {
     if (world == nullptr || world->stopped.load()) return;
     world->stopping.store(true);
@@ -143,9 +146,11 @@ EngineCore& live_core() {
         world = new LiveWorld;
         world->thread = std::thread([] { world->main(); });
         std::atexit(stop_at_exit);
+        happens_before(&world);
         return true;
     }();
     (void)started;
+    happens_after(&world);  // TSAN does not see the guard of `started` in these files
     return world->core;
 }
 
@@ -155,7 +160,8 @@ HostContext* live_host_context() {
 }
 
 LiveLock::LiveLock(EngineCore& core) : core_(core) {
-    if (EngineCore::of_this_thread() == &core_) return;  // fibers and the engine itself hold it already
+    if (EngineCore::of_this_thread() == &core_)
+        return;  // fibers and the engine itself hold it already
     if (lock_depth++ > 0) return;
     core_.lock_requests.fetch_add(1);
     core_.mutex.lock();
@@ -169,7 +175,8 @@ LiveLock::~LiveLock() {
     core_.engine_wakeup.notify_one();
 }
 
-bool live_host_wait(EngineCore& core, const char* what, const std::function<bool()>& ready) noexcept {
+bool live_host_wait(EngineCore& core, const char* what,
+                    const std::function<bool()>& ready) noexcept {
     (void)what;
     core.host_waiters.fetch_add(1);
     bool done = false;

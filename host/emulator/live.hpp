@@ -15,7 +15,8 @@ EngineCore& live_core();
 /// Per host thread.
 HostContext* live_host_context();
 
-bool live_host_wait(EngineCore& core, const char* what, const std::function<bool()>& ready) noexcept;
+bool live_host_wait(EngineCore& core, const char* what,
+                    const std::function<bool()>& ready) noexcept;
 
 /// Stops the engine thread for the time of a call from a host thread. Nests on one thread.
 class LiveLock {

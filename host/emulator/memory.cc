@@ -14,7 +14,8 @@ MemoryTable::~MemoryTable() {
 }
 
 void* MemoryTable::allocate(size_t bytes, int device, MemoryKind kind) {
-    if (bytes > kDeviceMemoryBytes || used_bytes(device) + bytes > kDeviceMemoryBytes) return nullptr;
+    if (bytes > kDeviceMemoryBytes || used_bytes(device) + bytes > kDeviceMemoryBytes)
+        return nullptr;
     const size_t alignment = kind == MemoryKind::device ? 512 : 4096;
     const size_t rounded = std::max(alignment, (bytes + alignment - 1) / alignment * alignment);
     void* address = std::aligned_alloc(alignment, rounded);

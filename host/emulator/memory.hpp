@@ -23,12 +23,14 @@ class MemoryTable {
     explicit MemoryTable(bool poisoned) : poisoned_(poisoned) {}
     ~MemoryTable();
 
-    /// Fresh memory, aligned to 512 bytes (device) or a page (pinned). nullptr when `bytes` is more than a device has.
+    /// Fresh memory, aligned to 512 bytes (device) or a page (pinned). nullptr when `bytes` is more
+    /// than a device has.
     void* allocate(size_t bytes, int device, MemoryKind kind);
     /// False if `address` is not the start of an allocation of this kind made by allocate().
     bool release(void* address, MemoryKind kind);
 
-    /// Memory that somebody else allocated (ncclMemAlloc, cudaHostRegister): known, counted, not owned.
+    /// Memory that somebody else allocated (ncclMemAlloc, cudaHostRegister): known, counted, not
+    /// owned.
     void add(void* address, size_t bytes, int device, MemoryKind kind);
     bool remove(void* address);
 

@@ -10,8 +10,8 @@
 #include "host/emulator/core.hpp"
 #include "host/emulator/include/gimlet_emu_device.hpp"
 
-// Static __shared__ variables of programs live in this section; one CTA's values are in it at a time. The linker makes
-// the two symbols when any object has such variables.
+// Static __shared__ variables of programs live in this section; one CTA's values are in it at a
+// time. The linker makes the two symbols when any object has such variables.
 extern "C" {
 extern char __start_gimlet_shared[] __attribute__((weak));
 extern char __stop_gimlet_shared[] __attribute__((weak));
@@ -61,7 +61,8 @@ void complete_barrier(EngineCore& core, BlockBarrier& barrier, unsigned live) {
     core.weak_progress();
 }
 
-// `live` counts threads that have not returned; Cta::live counts those not reaped, so it lags behind.
+// `live` counts threads that have not returned; Cta::live counts those not reaped, so it lags
+// behind.
 unsigned live_threads(const Cta& cta) {
     unsigned live = 0;
     for (const Warp& warp : cta.warps) live += static_cast<unsigned>(__builtin_popcount(warp.live));
@@ -157,7 +158,8 @@ int barrier_sync(EngineCore& core, DeviceTask& task, int id, unsigned expected, 
     if (barrier.arrived != 0 && (barrier.expected != expected || barrier.reduce != reduce)) {
         core.engine().refuse("threads of one block meet at barrier " + std::to_string(id) +
                              " with different thread counts or operations (" +
-                             std::to_string(barrier.expected) + " and " + std::to_string(expected) + ")");
+                             std::to_string(barrier.expected) + " and " + std::to_string(expected) +
+                             ")");
     }
     happens_before(&barrier);
     barrier.expected = expected;
@@ -189,7 +191,9 @@ void check_named(EngineCore& core, int id, int thread_count, const char* call) {
 
 }  // namespace
 
-uint32_t lane_index() { return here().current_device_task().place.lane; }
+uint32_t lane_index() {
+    return here().current_device_task().place.lane;
+}
 
 WarpValues warp_meet(uint32_t mask, WarpOp op, uint64_t value) {
     UnseenScope unseen;
@@ -214,7 +218,8 @@ WarpValues warp_meet(uint32_t mask, WarpOp op, uint64_t value) {
         complete_meeting(core, warp, meeting, &task);
         core.yield("warp operation");
     } else {
-        static constexpr const char* kNames[] = {"__syncwarp", "shuffle", "vote", "match", "reduce"};
+        static constexpr const char* kNames[] = {"__syncwarp", "shuffle", "vote", "match",
+                                                 "reduce"};
         while (meeting.generation == generation) core.block(kNames[static_cast<int>(op)]);
     }
     happens_after(&meeting);
@@ -240,7 +245,9 @@ void named_barrier_arrive(int id, int thread_count) {
                  BlockReduce::none, false, false);
 }
 
-bool grid_is_cooperative() { return here().current_device_task().cta->kernel->launch->cooperative; }
+bool grid_is_cooperative() {
+    return here().current_device_task().cta->kernel->launch->cooperative;
+}
 
 void grid_sync() {
     UnseenScope unseen;
@@ -250,8 +257,7 @@ void grid_sync() {
     if (!kernel.launch->cooperative) {
         core.engine().refuse("grid sync in a kernel that was not launched cooperatively");
     }
-    const unsigned threads =
-        kernel.block_count * static_cast<unsigned>(task.cta->threads.size());
+    const unsigned threads = kernel.block_count * static_cast<unsigned>(task.cta->threads.size());
     happens_before(&kernel);
     const uint64_t generation = kernel.grid_generation;
     if (++kernel.grid_arrived == threads) {
@@ -297,7 +303,9 @@ void sleep_ns(uint32_t span_ns) {
     core.sleep_until(core.now_ns() + span_ns, "nanosleep");
 }
 
-void* dynamic_shared() { return here().current_device_task().cta->shared; }
+void* dynamic_shared() {
+    return here().current_device_task().cta->shared;
+}
 
 uint32_t dynamic_shared_bytes() {
     return static_cast<uint32_t>(here().current_device_task().cta->shared_bytes);

@@ -23,7 +23,8 @@ Exchange* exchange = nullptr;
 Exchange& current_exchange(const char* call) {
     EngineCore* const core = EngineCore::of_this_thread();
     if (exchange == nullptr || core == nullptr || core->host_context() == nullptr) {
-        throw std::logic_error(std::string(call) + " was called outside a host program of simulate()");
+        throw std::logic_error(std::string(call) +
+                               " was called outside a host program of simulate()");
     }
     return *exchange;
 }
@@ -33,7 +34,8 @@ void check_options(const SimOptions& options) {
         if (!holds) throw std::invalid_argument("SimOptions: " + text);
     };
     require(options.ranks >= 1, "ranks = " + std::to_string(options.ranks) + " must be at least 1");
-    require(options.sm_count >= 1, "sm_count = " + std::to_string(options.sm_count) + " must be at least 1");
+    require(options.sm_count >= 1,
+            "sm_count = " + std::to_string(options.sm_count) + " must be at least 1");
     require(options.lsa_team_size >= 0,
             "lsa_team_size = " + std::to_string(options.lsa_team_size) + " must not be negative");
     require(options.gin_contexts_max >= 0 && options.gin_queue_depth >= 1,
@@ -88,7 +90,9 @@ SimReport simulate(const SimOptions& options, const std::function<void(int rank)
     return core.report;
 }
 
-void host_barrier() { host_all_gather(nullptr, 0); }
+void host_barrier() {
+    host_all_gather(nullptr, 0);
+}
 
 std::vector<std::vector<std::byte>> host_all_gather(const void* bytes_in, size_t bytes) {
     Exchange& data = current_exchange("host_all_gather");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of the deterministic world: all ranks in one process, on the caller's thread, scheduled by a seed.
+// Entry of the deterministic world: all ranks in one process, on the caller's thread, scheduled by
+// a seed.
 #pragma once
 
 #include <cstddef>
@@ -12,29 +13,34 @@
 
 namespace gimlet::emu {
 
-/// Flavour of the emulated GIN backend. `off`: no GIN contexts exist, one LSA team must hold everybody.
+/// Flavour of the emulated GIN backend. `off`: no GIN contexts exist, one LSA team must hold
+/// everybody.
 enum class GinMode { off, gdaki, proxy };
 
-/// How the next fiber is chosen. `uniform`: any runnable one. `priority`: some CTAs are favoured over others for a
-/// while, so that slow and fast ones drift far apart. `run_to_block`: a fiber runs on until it blocks or spins.
+/// How the next fiber is chosen. `uniform`: any runnable one. `priority`: some CTAs are favoured
+/// over others for a while, so that slow and fast ones drift far apart. `run_to_block`: a fiber
+/// runs on until it blocks or spins.
 enum class Schedule { uniform, priority, run_to_block };
 
-/// Faults on top of the legal disorder. All are off by default. Chances are per decision, in [0, 1].
+/// Faults on top of the legal disorder. All are off by default. Chances are per decision, in [0,
+/// 1].
 struct FaultPlan {
-    double delay_chance = 0;             ///< a worker that could move skips its turn
-    double split_chance = 0.25;          ///< a bulk copy or put moves a piece instead of all that is left
+    double delay_chance = 0;     ///< a worker that could move skips its turn
+    double split_chance = 0.25;  ///< a bulk copy or put moves a piece instead of all that is left
     double duplicate_doorbell_chance = 0;  ///< a doorbell is rung twice
-    int stall_rank = -1;                 ///< rank whose CTA `stall_block` does not run ...
-    unsigned stall_block = 0;            ///< ... block index within its kernel ...
-    uint64_t stall_ns = 0;               ///< ... for this long after the CTA started
-    int stop_rank = -1;                  ///< rank whose threads never run again ...
-    uint64_t stop_at_step = 0;           ///< ... from this step on
-    int late_rank = -1;                  ///< rank whose host program starts ...
-    uint64_t late_ns = 0;                ///< ... this much later
-    bool near_wrap_counters = false;     ///< fresh signals and counters start near 2^32 and 2^56 (network's choice)
+    int stall_rank = -1;                   ///< rank whose CTA `stall_block` does not run ...
+    unsigned stall_block = 0;              ///< ... block index within its kernel ...
+    uint64_t stall_ns = 0;                 ///< ... for this long after the CTA started
+    int stop_rank = -1;                    ///< rank whose threads never run again ...
+    uint64_t stop_at_step = 0;             ///< ... from this step on
+    int late_rank = -1;                    ///< rank whose host program starts ...
+    uint64_t late_ns = 0;                  ///< ... this much later
+    bool near_wrap_counters =
+        false;  ///< fresh signals and counters start near 2^32 and 2^56 (network's choice)
 };
 
-/// What a simulation looks like. Two runs of equal options and equal programs are equal step for step.
+/// What a simulation looks like. Two runs of equal options and equal programs are equal step for
+/// step.
 struct SimOptions {
     int ranks = 2;
     uint64_t seed = 1;
@@ -58,25 +64,27 @@ struct SimReport {
     size_t peak_bytes = 0;  ///< largest sum of device memory allocated at one time
 };
 
-/// A run that ended badly: an exception of a host program, undefined behaviour that was refused, a deadlock, or the
-/// step limit. The message holds the seed.
+/// A run that ended badly: an exception of a host program, undefined behaviour that was refused, a
+/// deadlock, or the step limit. The message holds the seed.
 class SimFailure : public std::runtime_error {
   public:
-    SimFailure(const std::string& message, uint64_t seed) : std::runtime_error(message), seed_(seed) {}
+    SimFailure(const std::string& message, uint64_t seed)
+        : std::runtime_error(message), seed_(seed) {}
     uint64_t seed() const { return seed_; }
 
   private:
     uint64_t seed_;
 };
 
-/// Runs `host_program(rank)` for each rank as a fiber and returns when all have returned and the machine is idle.
-/// Throws SimFailure. Not reentrant: a host program must not call simulate().
+/// Runs `host_program(rank)` for each rank as a fiber and returns when all have returned and the
+/// machine is idle. Throws SimFailure. Not reentrant: a host program must not call simulate().
 SimReport simulate(const SimOptions& options, const std::function<void(int rank)>& host_program);
 
 /// Collective over all host programs of a simulation (call it from host programs only).
 void host_barrier();
 
-/// Collective: contributes `bytes` bytes; returns the contribution of each rank, by rank. Sizes may differ.
+/// Collective: contributes `bytes` bytes; returns the contribution of each rank, by rank. Sizes may
+/// differ.
 std::vector<std::vector<std::byte>> host_all_gather(const void* data, size_t bytes);
 
 }  // namespace gimlet::emu

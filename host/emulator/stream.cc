@@ -62,7 +62,9 @@ bool StreamTable::blocking_work_idle(int device) const {
     });
 }
 
-bool StreamTable::idle() const { return active_.empty(); }
+bool StreamTable::idle() const {
+    return active_.empty();
+}
 
 bool StreamTable::may_start(const Stream& stream, const StreamOperation& operation) const {
     if (operation.work.kind == Work::Kind::wait &&
@@ -160,9 +162,7 @@ void StreamTable::run_work(const Work& work, std::function<void()> on_done) {
         case Work::Kind::kernel:
             core_.start_kernel(work.device, work.launch, std::move(on_done));
             return;
-        case Work::Kind::action:
-            work.call();
-            break;
+        case Work::Kind::action: work.call(); break;
         case Work::Kind::host_call:
             // A user's function may wait for another host thread, which may need the engine.
             core_.call_unlocked(work.call);
@@ -172,8 +172,7 @@ void StreamTable::run_work(const Work& work, std::function<void()> on_done) {
             work.event->completed_ns = core_.now_ns();
             break;
         case Work::Kind::wait:
-        case Work::Kind::graph:
-            break;
+        case Work::Kind::graph: break;
     }
     on_done();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams, events and graphs: what is issued, what may start, what has completed. Called with the engine stopped.
+// Streams, events and graphs: what is issued, what may start, what has completed. Called with the
+// engine stopped.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ struct EventState {
     uint64_t completed_ns = 0;
     int device = 0;
     bool timing = true;
-    std::shared_ptr<Capture> capture;   ///< set when the last record was captured
+    std::shared_ptr<Capture> capture;  ///< set when the last record was captured
     std::vector<uint32_t> capture_nodes;
 };
 
@@ -80,8 +81,9 @@ struct StreamOperation {
 
 struct Stream {
     int device = 0;
-    bool legacy = false;    ///< the default stream that waits for, and is waited for by, blocking streams
-    bool blocking = true;   ///< false: cudaStreamNonBlocking
+    bool legacy =
+        false;  ///< the default stream that waits for, and is waited for by, blocking streams
+    bool blocking = true;  ///< false: cudaStreamNonBlocking
     bool destroyed = false;
     int priority = 0;
     uint64_t serial = 0;

@@ -54,7 +54,8 @@ int bad_bytes(uint64_t seed, Wrong wrong) {
         Pinned<char> from(kRows * kRowBytes);
         Pinned<unsigned> published(1);
         Pinned<int> bad(1);
-        for (uint32_t i = 0; i < kRows * kRowBytes; ++i) from[i] = static_cast<char>(1 + i % 61 + i / kRowBytes);
+        for (uint32_t i = 0; i < kRows * kRowBytes; ++i)
+            from[i] = static_cast<char>(1 + i % 61 + i / kRowBytes);
         char* to = nullptr;
         EMU_CHECK(cudaMalloc(&to, kRows * kRowBytes));
         cudaStream_t a = nullptr;
@@ -63,7 +64,8 @@ int bad_bytes(uint64_t seed, Wrong wrong) {
         EMU_CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
         EMU_CHECK(launch({.shared_bytes = kRowBytes + 16, .stream = a}, copy_rows, from.get(), to,
                          published.get(), wrong));
-        EMU_CHECK(launch({.block = 1, .stream = b}, check_rows, from.get(), to, published.get(), bad.get()));
+        EMU_CHECK(launch({.block = 1, .stream = b}, check_rows, from.get(), to, published.get(),
+                         bad.get()));
         EMU_CHECK(cudaDeviceSynchronize());
         result = bad[0];
         EMU_CHECK(cudaStreamDestroy(a));
@@ -79,7 +81,15 @@ int seeds_that_catch(Wrong wrong) {
     return caught;
 }
 
-enum class Misuse { unaligned, odd_size, outside, never_waited, no_barrier, extra_bytes, load_unseen };
+enum class Misuse {
+    unaligned,
+    odd_size,
+    outside,
+    never_waited,
+    no_barrier,
+    extra_bytes,
+    load_unseen
+};
 
 __global__ void misuse(char* memory, Misuse kind) {
     char* const slot = static_cast<char*>(dev::dynamic_shared());

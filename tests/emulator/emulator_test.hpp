@@ -19,7 +19,8 @@ using gimlet::test::contains_text;
 
 /// For host programs: an error ends the simulation with the call's text.
 inline void check(cudaError_t error, const char* call) {
-    if (error != cudaSuccess) throw std::runtime_error(std::string(call) + ": " + cudaGetErrorName(error));
+    if (error != cudaSuccess)
+        throw std::runtime_error(std::string(call) + ": " + cudaGetErrorName(error));
 }
 #define EMU_CHECK(call) ::gimlet::emu::test::check((call), #call)
 

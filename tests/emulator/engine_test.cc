@@ -70,7 +70,8 @@ struct Counted {
 }  // namespace
 
 TEST_CASE("the same seed gives the same run", "[emulator][engine]") {
-    for (const Schedule schedule : {Schedule::uniform, Schedule::priority, Schedule::run_to_block}) {
+    for (const Schedule schedule :
+         {Schedule::uniform, Schedule::priority, Schedule::run_to_block}) {
         SimOptions options;
         options.ranks = 5;
         options.seed = 42;
@@ -87,7 +88,8 @@ TEST_CASE("the same seed gives the same run", "[emulator][engine]") {
 }
 
 TEST_CASE("a deadlock ends with a table of who waits for what", "[emulator][engine]") {
-    for (const Schedule schedule : {Schedule::uniform, Schedule::priority, Schedule::run_to_block}) {
+    for (const Schedule schedule :
+         {Schedule::uniform, Schedule::priority, Schedule::run_to_block}) {
         SimOptions options;
         options.ranks = 2;
         options.seed = 7;
@@ -101,7 +103,8 @@ TEST_CASE("a deadlock ends with a table of who waits for what", "[emulator][engi
         REQUIRE_THAT(failure, contains_text("deadlock"));
         REQUIRE_THAT(failure, contains_text("rank 0 | host program | host_all_gather"));
         REQUIRE_THAT(failure, contains_text("rank 1 | host program | cudaDeviceSynchronize"));
-        REQUIRE_THAT(failure, contains_text("never_comes | block 0 threads 0-4, 6-63 | __syncthreads"));
+        REQUIRE_THAT(failure,
+                     contains_text("never_comes | block 0 threads 0-4, 6-63 | __syncthreads"));
         REQUIRE_THAT(failure, contains_text("block 0 threads 5 | polled memory"));
         REQUIRE_THAT(failure, contains_text("[seed 7]"));
     }
@@ -135,13 +138,15 @@ TEST_CASE("an exception of one rank ends all, and everything is unwound", "[emul
     REQUIRE(alive == 0);
 }
 
-TEST_CASE("a failing assertion of a host program reaches the test framework", "[emulator][engine]") {
+TEST_CASE("a failing assertion of a host program reaches the test framework",
+          "[emulator][engine]") {
     struct NotStandard {};
     REQUIRE_THROWS_AS(simulate(one_rank(1), [](int) { throw NotStandard{}; }), NotStandard);
 }
 
 TEST_CASE("refuse names the place", "[emulator][engine]") {
-    const std::string failure = failure_of(one_rank(2), [](int) { Engine::get().refuse("a test"); });
+    const std::string failure =
+        failure_of(one_rank(2), [](int) { Engine::get().refuse("a test"); });
     REQUIRE_THAT(failure, contains_text("refused, because hardware leaves it undefined: a test"));
     REQUIRE_THAT(failure, contains_text("host program of rank 0"));
 }

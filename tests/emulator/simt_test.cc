@@ -89,7 +89,7 @@ __global__ void grid_rounds(unsigned* counter, int* wrong, int rounds) {
     }
 }
 
-__global__ void static_shared(int* out) {
+[[maybe_unused]] __global__ void static_shared(int* out) {
     __shared__ int words[64];
     __shared__ int total;
     if (threadIdx.x == 0) total = 0;
@@ -115,7 +115,9 @@ __global__ void atomics(unsigned* words, float* real) {
     }
 }
 
-__global__ void bad_mask() { __syncwarp(1u << ((threadIdx.x + 1) % 32)); }
+__global__ void bad_mask() {
+    __syncwarp(1u << ((threadIdx.x + 1) % 32));
+}
 
 __global__ void tiles(int* out) {
     const auto tile = cg::tiled_partition<8>(cg::this_thread_block());
@@ -168,12 +170,14 @@ TEST_CASE("warp operations", "[emulator][simt]") {
 }
 
 TEST_CASE("block barriers and their reductions", "[emulator][simt]") {
-    for (const Schedule schedule : {Schedule::uniform, Schedule::priority, Schedule::run_to_block}) {
+    for (const Schedule schedule :
+         {Schedule::uniform, Schedule::priority, Schedule::run_to_block}) {
         SimOptions options = one_rank(3);
         options.schedule = schedule;
         simulate(options, [](int) {
             Pinned<int> out(96 * 4);
-            EMU_CHECK(launch({.block = 96, .shared_bytes = 96 * 4}, block_operations, out.get(), 10));
+            EMU_CHECK(
+                launch({.block = 96, .shared_bytes = 96 * 4}, block_operations, out.get(), 10));
             EMU_CHECK(cudaDeviceSynchronize());
             for (int thread = 0; thread < 96; ++thread) {
                 REQUIRE(out[thread * 4] == 45 + 10 * ((thread + 1) % 96));
@@ -247,7 +251,8 @@ TEST_CASE("static shared variables belong to their block", "[emulator][simt]") {
             Pinned<int> out(12);
             EMU_CHECK(launch({.grid = 12, .block = 64}, static_shared, out.get()));
             EMU_CHECK(cudaDeviceSynchronize());
-            for (int block = 0; block < 12; ++block) REQUIRE(out[block] == 64 * 100 * block + 63 * 32);
+            for (int block = 0; block < 12; ++block)
+                REQUIRE(out[block] == 64 * 100 * block + 63 * 32);
         });
     }
 }
@@ -293,10 +298,11 @@ TEST_CASE("impossible launches return errors", "[emulator][simt]") {
         REQUIRE(launch({.block = 1025}, bad_mask) == cudaErrorInvalidConfiguration);
         REQUIRE(launch({.grid = 0}, bad_mask) == cudaErrorInvalidConfiguration);
         REQUIRE(launch({.shared_bytes = 100000}, bad_mask) == cudaErrorInvalidValue);
-        REQUIRE(cudaFuncSetAttribute(bad_mask, cudaFuncAttributeMaxDynamicSharedMemorySize, 1 << 20) ==
-                cudaErrorInvalidValue);
+        REQUIRE(cudaFuncSetAttribute(bad_mask, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     1 << 20) == cudaErrorInvalidValue);
         int blocks = 0;
-        EMU_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, bad_mask, 512, 100 * 1024));
+        EMU_CHECK(
+            cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, bad_mask, 512, 100 * 1024));
         REQUIRE(blocks == 2);
     });
 }

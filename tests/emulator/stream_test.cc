@@ -17,7 +17,9 @@ __global__ void wait_for(unsigned* flag, unsigned value) {
     }
 }
 
-__global__ void set_flag(unsigned* flag, unsigned value) { atomicExch(flag, value); }
+__global__ void set_flag(unsigned* flag, unsigned value) {
+    atomicExch(flag, value);
+}
 
 struct Streams {
     explicit Streams(unsigned flags = cudaStreamNonBlocking) {
@@ -125,7 +127,8 @@ TEST_CASE("elapsed time and host functions", "[emulator][stream]") {
         EMU_CHECK(cudaEventCreate(&end));
         int calls = 0;
         EMU_CHECK(cudaEventRecord(start, stream));
-        EMU_CHECK(cudaLaunchHostFunc(stream, [](void* count) { ++*static_cast<int*>(count); }, &calls));
+        EMU_CHECK(cudaLaunchHostFunc(
+            stream, [](void* count) { ++*static_cast<int*>(count); }, &calls));
         EMU_CHECK(cudaEventRecord(end, stream));
         EMU_CHECK(cudaEventSynchronize(end));
         float elapsed = -1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Emulated cooperative groups: grid, block, tiles of a warp, coalesced threads (always alone, see __activemask).
+// Emulated cooperative groups: grid, block, tiles of a warp, coalesced threads (always alone, see
+// __activemask).
 #pragma once
 
 #include "cuda_runtime.h"
@@ -13,9 +14,12 @@ inline unsigned linear_thread() {
     return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
 }
 inline unsigned long long linear_block() {
-    return (static_cast<unsigned long long>(blockIdx.z) * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    return (static_cast<unsigned long long>(blockIdx.z) * gridDim.y + blockIdx.y) * gridDim.x +
+           blockIdx.x;
 }
-inline unsigned block_threads() { return blockDim.x * blockDim.y * blockDim.z; }
+inline unsigned block_threads() {
+    return blockDim.x * blockDim.y * blockDim.z;
+}
 
 }  // namespace detail
 
@@ -54,7 +58,8 @@ class thread_block {
 /// Size consecutive lanes of one warp; Size is a power of two up to 32.
 template <unsigned Size, class Parent = void>
 class thread_block_tile {
-    static_assert(Size >= 1 && Size <= 32 && (Size & (Size - 1)) == 0, "a tile is a power of two up to a warp");
+    static_assert(Size >= 1 && Size <= 32 && (Size & (Size - 1)) == 0,
+                  "a tile is a power of two up to a warp");
 
   public:
     void sync() const { __syncwarp(mask()); }
@@ -82,7 +87,9 @@ class thread_block_tile {
     }
     int any(int predicate) const { return __any_sync(mask(), predicate); }
     int all(int predicate) const { return __all_sync(mask(), predicate); }
-    unsigned ballot(int predicate) const { return __ballot_sync(mask(), predicate) >> first_lane(); }
+    unsigned ballot(int predicate) const {
+        return __ballot_sync(mask(), predicate) >> first_lane();
+    }
     template <class T>
     unsigned match_any(T value) const {
         return __match_any_sync(mask(), value) >> first_lane();
@@ -90,7 +97,9 @@ class thread_block_tile {
 
   private:
     unsigned first_lane() const { return gimlet::emu::dev::lane_index() / Size * Size; }
-    unsigned mask() const { return (Size == 32 ? 0xffffffffu : (1u << Size % 32) - 1u) << first_lane(); }
+    unsigned mask() const {
+        return (Size == 32 ? 0xffffffffu : (1u << Size % 32) - 1u) << first_lane();
+    }
 };
 
 /// The lanes that happen to run together: on the emulator the caller alone.
@@ -109,9 +118,15 @@ class coalesced_group {
     unsigned ballot(int predicate) const { return predicate != 0; }
 };
 
-inline grid_group this_grid() { return {}; }
-inline thread_block this_thread_block() { return {}; }
-inline coalesced_group coalesced_threads() { return {}; }
+inline grid_group this_grid() {
+    return {};
+}
+inline thread_block this_thread_block() {
+    return {};
+}
+inline coalesced_group coalesced_threads() {
+    return {};
+}
 
 template <unsigned Size, class Parent>
 thread_block_tile<Size, Parent> tiled_partition(const Parent&) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The few driver API names that programs for the runtime API use. The driver API itself is not emulated.
+// The few driver API names that programs for the runtime API use. The driver API itself is not
+// emulated.
 #pragma once
 
 #include "driver_types.h"

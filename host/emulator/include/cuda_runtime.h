@@ -37,7 +37,8 @@ struct TypedKernel {
     template <std::size_t... I>
     static std::function<void()> bind_pointers(Pointer kernel, [[maybe_unused]] void** arguments,
                                                std::index_sequence<I...>) {
-        return bind(kernel, Copies(*static_cast<std::tuple_element_t<I, Copies>*>(arguments[I])...));
+        return bind(kernel,
+                    Copies(*static_cast<std::tuple_element_t<I, Copies>*>(arguments[I])...));
     }
 
     static KernelBinder binder(const void* function) {
@@ -56,7 +57,8 @@ struct TypedKernel {
 
 }  // namespace gimlet::emu
 
-/// Lets the untyped launches (const void*) find `kernel`. Not CUDA: for programs that cast their kernels at once.
+/// Lets the untyped launches (const void*) find `kernel`. Not CUDA: for programs that cast their
+/// kernels at once.
 template <class... Params>
 void gimlet_emu_register_kernel(void (*kernel)(Params...)) {
     gimlet::emu::TypedKernel<Params...>::known(kernel);
@@ -75,27 +77,30 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
 template <class... Params>
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, void (*kernel)(Params...),
                                 void** arguments) {
-    return cudaLaunchKernelExC(config, gimlet::emu::TypedKernel<Params...>::known(kernel), arguments);
+    return cudaLaunchKernelExC(config, gimlet::emu::TypedKernel<Params...>::known(kernel),
+                               arguments);
 }
 
 template <class... Params>
 cudaError_t cudaLaunchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, void** arguments,
                              std::size_t shared_bytes = 0, cudaStream_t stream = nullptr) {
-    return cudaLaunchKernel(gimlet::emu::TypedKernel<Params...>::known(kernel), grid, block, arguments,
-                            shared_bytes, stream);
+    return cudaLaunchKernel(gimlet::emu::TypedKernel<Params...>::known(kernel), grid, block,
+                            arguments, shared_bytes, stream);
 }
 
 template <class... Params>
 cudaError_t cudaLaunchCooperativeKernel(void (*kernel)(Params...), dim3 grid, dim3 block,
                                         void** arguments, std::size_t shared_bytes = 0,
                                         cudaStream_t stream = nullptr) {
-    return cudaLaunchCooperativeKernel(gimlet::emu::TypedKernel<Params...>::known(kernel), grid, block,
-                                       arguments, shared_bytes, stream);
+    return cudaLaunchCooperativeKernel(gimlet::emu::TypedKernel<Params...>::known(kernel), grid,
+                                       block, arguments, shared_bytes, stream);
 }
 
 template <class... Params>
-cudaError_t cudaFuncSetAttribute(void (*kernel)(Params...), cudaFuncAttribute attribute, int value) {
-    return cudaFuncSetAttribute(gimlet::emu::TypedKernel<Params...>::known(kernel), attribute, value);
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Params...), cudaFuncAttribute attribute,
+                                 int value) {
+    return cudaFuncSetAttribute(gimlet::emu::TypedKernel<Params...>::known(kernel), attribute,
+                                value);
 }
 
 template <class... Params>

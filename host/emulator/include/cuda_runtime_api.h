@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Host side of the CUDA runtime API, emulated subset. Semantics are CUDA's unless a comment says otherwise;
-// host/emulator/README.md lists what is refused.
+// Host side of the CUDA runtime API, emulated subset. Semantics are CUDA's unless a comment says
+// otherwise; host/emulator/README.md lists what is refused.
 #pragma once
 
 #include "driver_types.h"
@@ -52,11 +52,12 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
                             cudaStream_t stream = nullptr);
 cudaError_t cudaMemcpy2D(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                          std::size_t width, std::size_t height, cudaMemcpyKind kind);
-cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
-                              std::size_t width, std::size_t height, cudaMemcpyKind kind,
-                              cudaStream_t stream = nullptr);
+cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
+                              std::size_t from_pitch, std::size_t width, std::size_t height,
+                              cudaMemcpyKind kind, cudaStream_t stream = nullptr);
 cudaError_t cudaMemset(void* address, int value, std::size_t bytes);
-cudaError_t cudaMemsetAsync(void* address, int value, std::size_t bytes, cudaStream_t stream = nullptr);
+cudaError_t cudaMemsetAsync(void* address, int value, std::size_t bytes,
+                            cudaStream_t stream = nullptr);
 
 // ---- streams and events
 cudaError_t cudaStreamCreate(cudaStream_t* stream);
@@ -104,12 +105,14 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
                                                           int block_threads,
                                                           std::size_t shared_bytes);
 
-// The untyped launches know a kernel only if some typed call (cudaLaunchKernelEx, cudaFuncSetAttribute, ... with the
-// kernel itself, or gimlet_emu_register_kernel) has named it before.
+// The untyped launches know a kernel only if some typed call (cudaLaunchKernelEx,
+// cudaFuncSetAttribute, ... with the kernel itself, or gimlet_emu_register_kernel) has named it
+// before.
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments,
                              std::size_t shared_bytes = 0, cudaStream_t stream = nullptr);
-cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments,
-                                        std::size_t shared_bytes = 0, cudaStream_t stream = nullptr);
+cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block,
+                                        void** arguments, std::size_t shared_bytes = 0,
+                                        cudaStream_t stream = nullptr);
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
                                 void** arguments);
 
@@ -117,4 +120,5 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
 
 /// `id` and `graph` may be null; dependencies are not reported.
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
-                                     unsigned long long* id = nullptr, cudaGraph_t* graph = nullptr);
+                                     unsigned long long* id = nullptr,
+                                     cudaGraph_t* graph = nullptr);

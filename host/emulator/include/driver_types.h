@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Types of the CUDA runtime API. Names and values are CUDA's; the structs hold the members that programs use.
+// Types of the CUDA runtime API. Names and values are CUDA's; the structs hold the members that
+// programs use.
 #pragma once
 
 #include <cstddef>
@@ -8,61 +9,65 @@
 
 #include "vector_types.h"
 
-#define GIMLET_EMU_CUDA_ERRORS(X) \
-    X(cudaSuccess, 0, "no error") \
-    X(cudaErrorInvalidValue, 1, "an argument is outside its range") \
-    X(cudaErrorMemoryAllocation, 2, "out of memory") \
-    X(cudaErrorInitializationError, 3, "initialization error") \
-    X(cudaErrorCudartUnloading, 4, "the process is ending") \
-    X(cudaErrorInvalidConfiguration, 9, "the launch shape is not possible") \
-    X(cudaErrorInvalidPitchValue, 12, "invalid pitch value") \
-    X(cudaErrorInvalidSymbol, 13, "invalid symbol") \
-    X(cudaErrorInvalidHostPointer, 16, "invalid host pointer") \
-    X(cudaErrorInvalidDevicePointer, 17, "invalid device pointer") \
-    X(cudaErrorInvalidMemcpyDirection, 21, "invalid memcpy direction") \
-    X(cudaErrorNotYetImplemented, 31, "not yet implemented") \
-    X(cudaErrorInsufficientDriver, 35, "insufficient driver") \
-    X(cudaErrorMissingConfiguration, 52, "missing configuration") \
-    X(cudaErrorInvalidDeviceFunction, 98, "not a kernel that the emulator knows (launch it once by its typed pointer)") \
-    X(cudaErrorNoDevice, 100, "no device") \
-    X(cudaErrorInvalidDevice, 101, "no such device") \
-    X(cudaErrorDeviceUninitialized, 201, "device uninitialized") \
-    X(cudaErrorPeerAccessUnsupported, 217, "peer access unsupported") \
-    X(cudaErrorInvalidSource, 300, "invalid source") \
-    X(cudaErrorOperatingSystem, 304, "operating system") \
-    X(cudaErrorInvalidResourceHandle, 400, "not a live stream, event or graph") \
-    X(cudaErrorIllegalState, 401, "illegal state") \
-    X(cudaErrorSymbolNotFound, 500, "symbol not found") \
-    X(cudaErrorNotReady, 600, "work is still pending") \
-    X(cudaErrorIllegalAddress, 700, "illegal address") \
-    X(cudaErrorLaunchOutOfResources, 701, "launch out of resources") \
-    X(cudaErrorLaunchTimeout, 702, "launch timeout") \
-    X(cudaErrorPeerAccessAlreadyEnabled, 704, "peer access already enabled") \
-    X(cudaErrorPeerAccessNotEnabled, 705, "peer access not enabled") \
-    X(cudaErrorContextIsDestroyed, 709, "context is destroyed") \
-    X(cudaErrorAssert, 710, "assert") \
-    X(cudaErrorHostMemoryAlreadyRegistered, 712, "host memory already registered") \
-    X(cudaErrorHostMemoryNotRegistered, 713, "host memory not registered") \
-    X(cudaErrorIllegalInstruction, 715, "illegal instruction") \
-    X(cudaErrorMisalignedAddress, 716, "misaligned address") \
-    X(cudaErrorLaunchFailure, 719, "the run has ended") \
+#define GIMLET_EMU_CUDA_ERRORS(X)                                                                 \
+    X(cudaSuccess, 0, "no error")                                                                 \
+    X(cudaErrorInvalidValue, 1, "an argument is outside its range")                               \
+    X(cudaErrorMemoryAllocation, 2, "out of memory")                                              \
+    X(cudaErrorInitializationError, 3, "initialization error")                                    \
+    X(cudaErrorCudartUnloading, 4, "the process is ending")                                       \
+    X(cudaErrorInvalidConfiguration, 9, "the launch shape is not possible")                       \
+    X(cudaErrorInvalidPitchValue, 12, "invalid pitch value")                                      \
+    X(cudaErrorInvalidSymbol, 13, "invalid symbol")                                               \
+    X(cudaErrorInvalidHostPointer, 16, "invalid host pointer")                                    \
+    X(cudaErrorInvalidDevicePointer, 17, "invalid device pointer")                                \
+    X(cudaErrorInvalidMemcpyDirection, 21, "invalid memcpy direction")                            \
+    X(cudaErrorNotYetImplemented, 31, "not yet implemented")                                      \
+    X(cudaErrorInsufficientDriver, 35, "insufficient driver")                                     \
+    X(cudaErrorMissingConfiguration, 52, "missing configuration")                                 \
+    X(cudaErrorInvalidDeviceFunction, 98,                                                         \
+      "not a kernel that the emulator knows (launch it once by its typed pointer)")               \
+    X(cudaErrorNoDevice, 100, "no device")                                                        \
+    X(cudaErrorInvalidDevice, 101, "no such device")                                              \
+    X(cudaErrorDeviceUninitialized, 201, "device uninitialized")                                  \
+    X(cudaErrorPeerAccessUnsupported, 217, "peer access unsupported")                             \
+    X(cudaErrorInvalidSource, 300, "invalid source")                                              \
+    X(cudaErrorOperatingSystem, 304, "operating system")                                          \
+    X(cudaErrorInvalidResourceHandle, 400, "not a live stream, event or graph")                   \
+    X(cudaErrorIllegalState, 401, "illegal state")                                                \
+    X(cudaErrorSymbolNotFound, 500, "symbol not found")                                           \
+    X(cudaErrorNotReady, 600, "work is still pending")                                            \
+    X(cudaErrorIllegalAddress, 700, "illegal address")                                            \
+    X(cudaErrorLaunchOutOfResources, 701, "launch out of resources")                              \
+    X(cudaErrorLaunchTimeout, 702, "launch timeout")                                              \
+    X(cudaErrorPeerAccessAlreadyEnabled, 704, "peer access already enabled")                      \
+    X(cudaErrorPeerAccessNotEnabled, 705, "peer access not enabled")                              \
+    X(cudaErrorContextIsDestroyed, 709, "context is destroyed")                                   \
+    X(cudaErrorAssert, 710, "assert")                                                             \
+    X(cudaErrorHostMemoryAlreadyRegistered, 712, "host memory already registered")                \
+    X(cudaErrorHostMemoryNotRegistered, 713, "host memory not registered")                        \
+    X(cudaErrorIllegalInstruction, 715, "illegal instruction")                                    \
+    X(cudaErrorMisalignedAddress, 716, "misaligned address")                                      \
+    X(cudaErrorLaunchFailure, 719, "the run has ended")                                           \
     X(cudaErrorCooperativeLaunchTooLarge, 720, "the cooperative grid cannot be resident at once") \
-    X(cudaErrorNotPermitted, 800, "not permitted here") \
-    X(cudaErrorNotSupported, 801, "not supported by the emulator") \
-    X(cudaErrorSystemNotReady, 802, "system not ready") \
+    X(cudaErrorNotPermitted, 800, "not permitted here")                                           \
+    X(cudaErrorNotSupported, 801, "not supported by the emulator")                                \
+    X(cudaErrorSystemNotReady, 802, "system not ready")                                           \
     X(cudaErrorStreamCaptureUnsupported, 900, "not permitted while the stream is being captured") \
-    X(cudaErrorStreamCaptureInvalidated, 901, "an earlier error invalidated the capture") \
-    X(cudaErrorStreamCaptureMerge, 902, "the call would merge two captures") \
-    X(cudaErrorStreamCaptureUnmatched, 903, "the capture did not begin in this stream") \
-    X(cudaErrorStreamCaptureUnjoined, 904, "the capture has forks that did not join the origin stream") \
-    X(cudaErrorStreamCaptureIsolation, 905, "a captured stream would depend on work outside of the capture") \
-    X(cudaErrorStreamCaptureImplicit, 906, "the legacy stream would depend implicitly on a captured stream") \
-    X(cudaErrorCapturedEvent, 907, "the event was last recorded in a capture") \
-    X(cudaErrorStreamCaptureWrongThread, 908, "the capture began in another thread") \
-    X(cudaErrorTimeout, 909, "timeout") \
-    X(cudaErrorGraphExecUpdateFailure, 910, "graph exec update failure") \
-    X(cudaErrorExternalDevice, 911, "external device") \
-    X(cudaErrorInvalidClusterSize, 912, "invalid cluster size") \
+    X(cudaErrorStreamCaptureInvalidated, 901, "an earlier error invalidated the capture")         \
+    X(cudaErrorStreamCaptureMerge, 902, "the call would merge two captures")                      \
+    X(cudaErrorStreamCaptureUnmatched, 903, "the capture did not begin in this stream")           \
+    X(cudaErrorStreamCaptureUnjoined, 904,                                                        \
+      "the capture has forks that did not join the origin stream")                                \
+    X(cudaErrorStreamCaptureIsolation, 905,                                                       \
+      "a captured stream would depend on work outside of the capture")                            \
+    X(cudaErrorStreamCaptureImplicit, 906,                                                        \
+      "the legacy stream would depend implicitly on a captured stream")                           \
+    X(cudaErrorCapturedEvent, 907, "the event was last recorded in a capture")                    \
+    X(cudaErrorStreamCaptureWrongThread, 908, "the capture began in another thread")              \
+    X(cudaErrorTimeout, 909, "timeout")                                                           \
+    X(cudaErrorGraphExecUpdateFailure, 910, "graph exec update failure")                          \
+    X(cudaErrorExternalDevice, 911, "external device")                                            \
+    X(cudaErrorInvalidClusterSize, 912, "invalid cluster size")                                   \
     X(cudaErrorUnknown, 999, "unknown")
 
 enum cudaError {

@@ -25,7 +25,8 @@ void* dynamic_shared();
 /// Bytes of dynamic shared memory of this launch.
 uint32_t dynamic_shared_bytes();
 
-/// The phase completes when `count` arrivals came and no transaction bytes are pending. 8-byte aligned, in shared memory.
+/// The phase completes when `count` arrivals came and no transaction bytes are pending. 8-byte
+/// aligned, in shared memory.
 void mbarrier_init(uint64_t* bar, uint32_t count);
 void mbarrier_inval(uint64_t* bar);
 void mbarrier_arrive(uint64_t* bar);
@@ -39,8 +40,8 @@ void mbarrier_expect_tx(uint64_t* bar, uint32_t bytes);
 /// True when the phase of this parity has completed; a poll point. Phases start at parity 0.
 bool mbarrier_try_wait(uint64_t* bar, uint32_t parity);
 
-/// Asynchronous copy into this CTA's shared memory; completes `bytes` transaction bytes on `bar` when it has landed.
-/// Addresses must be 16-byte aligned and `bytes` a multiple of 16.
+/// Asynchronous copy into this CTA's shared memory; completes `bytes` transaction bytes on `bar`
+/// when it has landed. Addresses must be 16-byte aligned and `bytes` a multiple of 16.
 void bulk_load(void* shared_dst, const void* src, uint32_t bytes, uint64_t* bar);
 
 /// Asynchronous copy out of shared memory; belongs to the calling thread's current bulk group.
@@ -49,10 +50,12 @@ void bulk_store(void* dst, const void* shared_src, uint32_t bytes);
 /// Closes the calling thread's current bulk group.
 void bulk_commit();
 
-/// Returns when at most `pending_groups` of the calling thread's youngest groups may still read their sources.
+/// Returns when at most `pending_groups` of the calling thread's youngest groups may still read
+/// their sources.
 void bulk_wait_read(int pending_groups);
 
-/// Returns when all but `pending_groups` of the calling thread's youngest groups are visible at their destination.
+/// Returns when all but `pending_groups` of the calling thread's youngest groups are visible at
+/// their destination.
 void bulk_wait(int pending_groups);
 
 /// bar.sync id, thread_count: id in [0, 16), thread_count a multiple of 32.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What device code sees of CUDA on the emulator. Plain loads and stores are plain; atomics and volatile-like loads are
-// points where other threads may run.
+// What device code sees of CUDA on the emulator. Plain loads and stores are plain; atomics and
+// volatile-like loads are points where other threads may run.
 #pragma once
 
 #include <bit>
@@ -29,9 +29,9 @@
 #define __restrict__ __restrict
 #endif
 
-// A static __shared__ variable of plain type. The scheduler swaps the section when it changes blocks. For
-// `extern __shared__ T name[];` write GIMLET_EMU_DYNAMIC_SHARED(T, name) instead, and in templates and inline
-// functions, where a section is not possible, use dynamic shared memory.
+// A static __shared__ variable of plain type. The scheduler swaps the section when it changes
+// blocks. For `extern __shared__ T name[];` write GIMLET_EMU_DYNAMIC_SHARED(T, name) instead, and
+// in templates and inline functions, where a section is not possible, use dynamic shared memory.
 #define __shared__ static __attribute__((section("gimlet_shared")))
 #define GIMLET_EMU_DYNAMIC_SHARED(type, name) \
     type* const name = static_cast<type*>(::gimlet::emu::dev::dynamic_shared())
@@ -42,7 +42,8 @@ namespace gimlet::emu::dev {
 
 template <class T>
 uint64_t to_word(T value) {
-    static_assert(sizeof(T) <= 8 && std::is_trivially_copyable_v<T>, "warp operations carry up to 8 bytes");
+    static_assert(sizeof(T) <= 8 && std::is_trivially_copyable_v<T>,
+                  "warp operations carry up to 8 bytes");
     uint64_t word = 0;
     std::memcpy(&word, &value, sizeof(T));
     return word;
@@ -76,13 +77,17 @@ T reduce_lanes(uint32_t mask, T value, Combine combine) {
     return result;
 }
 
-inline bool is_width(int width) { return width > 0 && width <= 32 && (width & (width - 1)) == 0; }
+inline bool is_width(int width) {
+    return width > 0 && width <= 32 && (width & (width - 1)) == 0;
+}
 
 }  // namespace gimlet::emu::dev
 
 // ---- block and warp
 
-inline void __syncthreads() { gimlet::emu::dev::block_sync(gimlet::emu::dev::BlockReduce::none, 0); }
+inline void __syncthreads() {
+    gimlet::emu::dev::block_sync(gimlet::emu::dev::BlockReduce::none, 0);
+}
 inline int __syncthreads_or(int predicate) {
     return gimlet::emu::dev::block_sync(gimlet::emu::dev::BlockReduce::any, predicate);
 }
@@ -98,7 +103,9 @@ inline void __syncwarp(unsigned mask = 0xffffffffu) {
 }
 
 /// A fully diverged warp is a legal execution: each lane is alone.
-inline unsigned __activemask() { return 1u << gimlet::emu::dev::lane_index(); }
+inline unsigned __activemask() {
+    return 1u << gimlet::emu::dev::lane_index();
+}
 
 template <class T>
 T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
@@ -122,7 +129,8 @@ T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
 template <class T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
     namespace dev = gimlet::emu::dev;
-    if (!dev::is_width(width)) dev::trap("__shfl_down_sync: width is not a power of two in [1, 32]");
+    if (!dev::is_width(width))
+        dev::trap("__shfl_down_sync: width is not a power of two in [1, 32]");
     const auto met = dev::warp_meet(mask, dev::WarpOp::shuffle, dev::to_word(value));
     const uint32_t lane = dev::lane_index();
     const uint32_t position = lane & static_cast<uint32_t>(width - 1);
@@ -150,8 +158,12 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
     }
     return ballot;
 }
-inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
-inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate == 0) == 0; }
+inline int __any_sync(unsigned mask, int predicate) {
+    return __ballot_sync(mask, predicate) != 0;
+}
+inline int __all_sync(unsigned mask, int predicate) {
+    return __ballot_sync(mask, predicate == 0) == 0;
+}
 
 template <class T>
 unsigned __match_any_sync(unsigned mask, T value) {
@@ -181,7 +193,8 @@ unsigned __match_all_sync(unsigned mask, T value, int* all_same) {
 
 template <class T>
 T __reduce_add_sync(unsigned mask, T value) {
-    return gimlet::emu::dev::reduce_lanes(mask, value, [](T a, T b) { return static_cast<T>(a + b); });
+    return gimlet::emu::dev::reduce_lanes(mask, value,
+                                          [](T a, T b) { return static_cast<T>(a + b); });
 }
 template <class T>
 T __reduce_min_sync(unsigned mask, T value) {
@@ -192,23 +205,38 @@ T __reduce_max_sync(unsigned mask, T value) {
     return gimlet::emu::dev::reduce_lanes(mask, value, [](T a, T b) { return a < b ? b : a; });
 }
 inline unsigned __reduce_and_sync(unsigned mask, unsigned value) {
-    return gimlet::emu::dev::reduce_lanes(mask, value, [](unsigned a, unsigned b) { return a & b; });
+    return gimlet::emu::dev::reduce_lanes(mask, value,
+                                          [](unsigned a, unsigned b) { return a & b; });
 }
 inline unsigned __reduce_or_sync(unsigned mask, unsigned value) {
-    return gimlet::emu::dev::reduce_lanes(mask, value, [](unsigned a, unsigned b) { return a | b; });
+    return gimlet::emu::dev::reduce_lanes(mask, value,
+                                          [](unsigned a, unsigned b) { return a | b; });
 }
 inline unsigned __reduce_xor_sync(unsigned mask, unsigned value) {
-    return gimlet::emu::dev::reduce_lanes(mask, value, [](unsigned a, unsigned b) { return a ^ b; });
+    return gimlet::emu::dev::reduce_lanes(mask, value,
+                                          [](unsigned a, unsigned b) { return a ^ b; });
 }
 
 // ---- bits and numbers
 
-inline int __popc(unsigned x) { return std::popcount(x); }
-inline int __popcll(unsigned long long x) { return std::popcount(x); }
-inline int __ffs(int x) { return __builtin_ffs(x); }
-inline int __ffsll(long long x) { return __builtin_ffsll(x); }
-inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
-inline int __clzll(long long x) { return std::countl_zero(static_cast<unsigned long long>(x)); }
+inline int __popc(unsigned x) {
+    return std::popcount(x);
+}
+inline int __popcll(unsigned long long x) {
+    return std::popcount(x);
+}
+inline int __ffs(int x) {
+    return __builtin_ffs(x);
+}
+inline int __ffsll(long long x) {
+    return __builtin_ffsll(x);
+}
+inline int __clz(int x) {
+    return std::countl_zero(static_cast<unsigned>(x));
+}
+inline int __clzll(long long x) {
+    return std::countl_zero(static_cast<unsigned long long>(x));
+}
 inline unsigned __brev(unsigned x) {
     unsigned reversed = 0;
     for (int i = 0; i < 32; ++i) reversed |= (x >> i & 1u) << (31 - i);
@@ -224,19 +252,45 @@ inline unsigned __umulhi(unsigned a, unsigned b) {
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
     return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
 }
-inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
-inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
-inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
-inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
-inline double __longlong_as_double(long long x) { return std::bit_cast<double>(x); }
-inline long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
-inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
-inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fmul_rn(float a, float b) { return a * b; }
-inline float __fdividef(float a, float b) { return a / b; }
-inline float __saturatef(float x) { return x < 0.0f ? 0.0f : (x > 1.0f ? 1.0f : x); }
-inline float __expf(float x) { return std::exp(x); }
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline float __uint_as_float(unsigned x) {
+    return std::bit_cast<float>(x);
+}
+inline unsigned __float_as_uint(float x) {
+    return std::bit_cast<unsigned>(x);
+}
+inline float __int_as_float(int x) {
+    return std::bit_cast<float>(x);
+}
+inline int __float_as_int(float x) {
+    return std::bit_cast<int>(x);
+}
+inline double __longlong_as_double(long long x) {
+    return std::bit_cast<double>(x);
+}
+inline long long __double_as_longlong(double x) {
+    return std::bit_cast<long long>(x);
+}
+inline float __fmaf_rn(float a, float b, float c) {
+    return std::fma(a, b, c);
+}
+inline float __fadd_rn(float a, float b) {
+    return a + b;
+}
+inline float __fmul_rn(float a, float b) {
+    return a * b;
+}
+inline float __fdividef(float a, float b) {
+    return a / b;
+}
+inline float __saturatef(float x) {
+    return x < 0.0f ? 0.0f : (x > 1.0f ? 1.0f : x);
+}
+inline float __expf(float x) {
+    return std::exp(x);
+}
+inline float rsqrtf(float x) {
+    return 1.0f / std::sqrt(x);
+}
 
 template <class A, class B>
 constexpr std::common_type_t<A, B> min(A a, B b) {
@@ -253,7 +307,8 @@ constexpr std::common_type_t<A, B> max(A a, B b) {
 
 namespace gimlet::emu::dev {
 
-// CUDA's atomics are relaxed; integers and pointers go through the host's, floating point through compare-exchange.
+// CUDA's atomics are relaxed; integers and pointers go through the host's, floating point through
+// compare-exchange.
 template <class T, class Change>
 T atomic_change(T* address, Change change) {
     using Bits = std::conditional_t<sizeof(T) == 8, uint64_t,
@@ -264,7 +319,8 @@ T atomic_change(T* address, Change change) {
     for (;;) {
         const T value = std::bit_cast<T>(before);
         const Bits after = std::bit_cast<Bits>(static_cast<T>(change(value)));
-        if (__atomic_compare_exchange_n(word, &before, after, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        if (__atomic_compare_exchange_n(word, &before, after, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED)) {
             if (after != before) {
                 store_point();
             } else {
@@ -283,18 +339,18 @@ struct Same {
 
 }  // namespace gimlet::emu::dev
 
-#define GIMLET_EMU_ATOMIC(name, expression)                                                       \
-    template <class T>                                                                            \
-    T name(T* address, typename gimlet::emu::dev::Same<T>::type value) {                          \
+#define GIMLET_EMU_ATOMIC(name, expression)                                                        \
+    template <class T>                                                                             \
+    T name(T* address, typename gimlet::emu::dev::Same<T>::type value) {                           \
         return gimlet::emu::dev::atomic_change(address, [=](T old) -> T { return (expression); }); \
-    }                                                                                             \
-    template <class T>                                                                            \
-    T name##_block(T* address, typename gimlet::emu::dev::Same<T>::type value) {                  \
-        return name(address, value);                                                              \
-    }                                                                                             \
-    template <class T>                                                                            \
-    T name##_system(T* address, typename gimlet::emu::dev::Same<T>::type value) {                 \
-        return name(address, value);                                                              \
+    }                                                                                              \
+    template <class T>                                                                             \
+    T name##_block(T* address, typename gimlet::emu::dev::Same<T>::type value) {                   \
+        return name(address, value);                                                               \
+    }                                                                                              \
+    template <class T>                                                                             \
+    T name##_system(T* address, typename gimlet::emu::dev::Same<T>::type value) {                  \
+        return name(address, value);                                                               \
     }
 
 GIMLET_EMU_ATOMIC(atomicAdd, static_cast<T>(old + value))
@@ -343,9 +399,15 @@ inline void fence() {
 
 }  // namespace gimlet::emu::dev
 
-inline void __threadfence_block() { gimlet::emu::dev::fence(); }
-inline void __threadfence() { gimlet::emu::dev::fence(); }
-inline void __threadfence_system() { gimlet::emu::dev::fence(); }
+inline void __threadfence_block() {
+    gimlet::emu::dev::fence();
+}
+inline void __threadfence() {
+    gimlet::emu::dev::fence();
+}
+inline void __threadfence_system() {
+    gimlet::emu::dev::fence();
+}
 
 template <class T>
 T __ldg(const T* address) {
@@ -400,10 +462,16 @@ void __stwt(T* address, T value) {
 
 // ---- time and ends
 
-inline long long clock64() { return static_cast<long long>(gimlet::emu::dev::now_ns()); }
+inline long long clock64() {
+    return static_cast<long long>(gimlet::emu::dev::now_ns());
+}
 // clock() is the C library's: declaring it again would clash with <time.h>.
-inline void __nanosleep(unsigned span_ns) { gimlet::emu::dev::sleep_ns(span_ns); }
-[[noreturn]] inline void __trap() { gimlet::emu::dev::trap("__trap()"); }
+inline void __nanosleep(unsigned span_ns) {
+    gimlet::emu::dev::sleep_ns(span_ns);
+}
+[[noreturn]] inline void __trap() {
+    gimlet::emu::dev::trap("__trap()");
+}
 inline std::size_t __cvta_generic_to_shared(const void* address) {
     return reinterpret_cast<std::size_t>(address);
 }

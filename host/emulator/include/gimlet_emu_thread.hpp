@@ -19,8 +19,8 @@ struct dim3 {
     constexpr operator uint3() const { return uint3{x, y, z}; }
 };
 
-// The built-in variables are thread-local words that the scheduler writes at each switch. constinit and the
-// initial-exec model keep accesses free of calls.
+// The built-in variables are thread-local words that the scheduler writes at each switch. constinit
+// and the initial-exec model keep accesses free of calls.
 #define GIMLET_EMU_BUILTIN(type, name) \
     extern constinit __attribute__((tls_model("initial-exec"))) thread_local type name
 GIMLET_EMU_BUILTIN(uint3, threadIdx);
@@ -57,13 +57,15 @@ inline const ThreadContext& thread_context() {
 /// What a warp-wide meeting is for; threads that meet must agree.
 enum class WarpOp : uint8_t { sync, shuffle, vote, match, reduce };
 
-/// One value per lane, deposited by the lanes that met. Valid until the caller's next meeting with the same mask.
+/// One value per lane, deposited by the lanes that met. Valid until the caller's next meeting with
+/// the same mask.
 struct WarpValues {
     const uint64_t* values;  ///< [32]
     uint32_t present;        ///< lanes that deposited
 };
 
-/// Waits until all live lanes of `mask` have come, and returns what they brought. The caller must be in `mask`.
+/// Waits until all live lanes of `mask` have come, and returns what they brought. The caller must
+/// be in `mask`.
 WarpValues warp_meet(uint32_t mask, WarpOp op, uint64_t value);
 uint32_t lane_index();
 
