@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs the mpirun cases on real NCCL, on however many GPUs this machine has. See --help.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() {
+    cat <<'USAGE'
+Usage: scripts/gpu_test.sh [options]
+
+Runs the mpirun cases of a cuda build for 1, 2, 4 and 8 ranks, spread over the GPUs in turn, with LSA
+teams of all, a half and a quarter of the ranks. Starts MPS in a folder of its own when ranks outnumber
+GPUs, and stops it at the end. Teams smaller than all need GIN; without it those runs count as skipped.
+The last line reads: N passed, N failed, N skipped.
+
+  --build DIR     a cuda build tree (build/cuda); built with the cuda preset if it is missing
+  --ranks LIST    numbers of ranks (1,2,4,8)
+  --only TEXT     cases whose name contains TEXT
+  --quick         fewer repetitions
+  --seconds N     deadline of one run (300); a hang is a failure with the ranks' last reports
+  --logs DIR      where the runs' output is kept (a temporary folder)
+USAGE
+}
+
+build=build/cuda ranks=1,2,4,8 seconds=300 logs='' case_options=()
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --build) build="$2"; shift ;;
+        --ranks) ranks="$2"; shift ;;
+        --only) case_options+=(--only "$2"); shift ;;
+        --quick) case_options+=(--quick) ;;
+        --seconds) seconds="$2"; shift ;;
+        --logs) logs="$2"; shift ;;
+        -h | --help) usage; exit 0 ;;
+        *) echo "gpu_test: unknown option $1; see --help" >&2; exit 2 ;;
+    esac
+    shift
+done
+[ -n "$logs" ] || logs="$(mktemp -d)"
+mkdir -p "$logs"
+
+passed=0 failed=0 skipped=0
+finish() {
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" = 0 ]
+}
+
+gpus="$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | grep -c '^[0-9]' || true)"
+if [ "${gpus:-0}" = 0 ]; then
+    echo "gpu_test: no GPU here (nvidia-smi lists none): every run is skipped"
+    for size in ${ranks//,/ }; do skipped=$((skipped + 1)); done
+    finish
+    exit
+fi
+
+if [ ! -x "$build/mpi_tests/gimlet_mpi_cases" ]; then
+    echo "gpu_test: building $build (some minutes)"
+    if ! { cmake --preset cuda && cmake --build --preset cuda; } >"$logs/build.log" 2>&1; then
+        tail -n 40 "$logs/build.log"
+        echo "gpu_test: the cuda preset does not build; scripts/install_deps.sh brings NCCL, nvcc must be on PATH"
+        failed=1
+        finish
+        exit 1
+    fi
+fi
+cases="$build/mpi_tests/gimlet_mpi_cases"
+
+# Several processes share a GPU only under MPS; else barriers are time-sliced. More hardware queues than the
+# default a process are more than MPS has for eight of them.
+unset CUDA_DEVICE_MAX_CONNECTIONS
+export NCCL_NVLS_ENABLE=0 NCCL_MULTI_RANK_GPU_ENABLE=1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1
+mps=''
+start_mps() {
+    mps="$(mktemp -d)"
+    export CUDA_MPS_PIPE_DIRECTORY="$mps/pipe" CUDA_MPS_LOG_DIRECTORY="$mps/log"
+    mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
+    nvidia-cuda-mps-control -d || {
+        echo "gpu_test: MPS did not start; another control daemon may have been left behind by an earlier run"
+        mps=''
+    }
+}
+stop_mps() {
+    [ -n "$mps" ] || return 0
+    echo quit | timeout 20 nvidia-cuda-mps-control >/dev/null 2>&1 || true
+    rm -rf "$mps"
+    mps=''
+}
+trap stop_mps EXIT
+
+# one_run RANKS TEAM
+one_run() {
+    local size="$1" team="$2" log line status=0
+    log="$logs/ranks$1-team$2.log"
+    NCCL_LSA_TEAM_SIZE="$team" timeout -k 10 "$seconds" mpirun --oversubscribe --bind-to none -n "$size" \
+        "$cases" "${case_options[@]}" >"$log" 2>&1 </dev/null || status=$?
+    if grep -q 'NCCL offers none' "$log" || grep -q 'symmetric memory.*several LSA teams' "$log"; then
+        printf '%d ranks, LSA teams of %d: skipped, NCCL offers no GIN here (gimlet doctor says why)\n' "$size" "$team"
+        skipped=$((skipped + 1))
+        return
+    fi
+    line="$(grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -n 1 || true)"
+    [ -n "$line" ] || line='0 passed, 1 failed, 0 skipped'
+    local numbers
+    read -r -a numbers <<<"${line//[!0-9 ]/}"
+    [ "$status" = 0 ] || [ "${numbers[1]}" != 0 ] || numbers[1]=1
+    passed=$((passed + numbers[0])) failed=$((failed + numbers[1])) skipped=$((skipped + numbers[2]))
+    printf '%d ranks, LSA teams of %d: %d passed, %d failed, %d skipped\n' "$size" "$team" "${numbers[@]}"
+    if [ "${numbers[1]}" != 0 ]; then
+        [ "$status" != 124 ] || echo "  ended at the deadline of $seconds s; the ranks' last reports:"
+        grep -E '^FAILED|gimlet error|failed:' "$log" | head -n 20 | cut -c1-300 | sed 's/^/  /' || true
+        # After a hang MPS is not to be trusted.
+        if [ -n "$mps" ]; then stop_mps; start_mps; fi
+    fi
+}
+
+for size in ${ranks//,/ }; do
+    if [ "$size" -gt "$gpus" ] && [ -z "$mps" ]; then start_mps; fi
+    for divisor in 1 2 4; do
+        if [ $((size % divisor)) = 0 ] && { [ "$divisor" = 1 ] || [ $((size / divisor)) -ge 1 ]; }; then
+            one_run "$size" $((size / divisor))
+        fi
+    done
+done
+finish
