@@ -11,7 +11,7 @@
 namespace gimlet::emu::nccl {
 namespace {
 
-constexpr size_t kPiecesMax = 8;       // an operation is cut into at most this many pieces
+constexpr size_t kPiecesMax = 8;        // an operation is cut into at most this many pieces
 constexpr double kPatientChance = 0.2;  // operations that are passed over for a while
 constexpr unsigned kPatienceMax = 96;
 [[maybe_unused]] constexpr size_t kActorCount = 16;
@@ -19,15 +19,18 @@ constexpr int kMovesPerStep = 2;
 
 }  // namespace
 
-// Under ThreadSanitizer the network acts as one of a few actors of its own, so that one queue's traffic does not order
-// another's. An Actor stands around announcements only: the network's own bookkeeping is not the program's business.
+// Under ThreadSanitizer the network acts as one of a few actors of its own, so that one queue's
+// traffic does not order another's. An Actor stands around announcements only: the network's own
+// bookkeeping is not the program's business.
 class GinNetwork::Actor {
   public:
     Actor([[maybe_unused]] GinNetwork& network, [[maybe_unused]] const GinQueue& queue) {
 #if defined(GIMLET_TSAN)
-        while (network.actors_.size() < kActorCount) network.actors_.push_back(__tsan_create_fiber(0));
+        while (network.actors_.size() < kActorCount)
+            network.actors_.push_back(__tsan_create_fiber(0));
         const size_t index = (static_cast<size_t>(queue.rank) * 31 + queue.context * 7 +
-                              static_cast<size_t>(queue.peer)) % kActorCount;
+                              static_cast<size_t>(queue.peer)) %
+                             kActorCount;
         before_ = __tsan_get_current_fiber();
         __tsan_switch_to_fiber(network.actors_[index], 1);
 #endif
@@ -54,9 +57,12 @@ GinNetwork::~GinNetwork() {
 #endif
 }
 
-// ---------------------------------------------------------------------------------------------- queues
+// ----------------------------------------------------------------------------------------------
+// queues
 
-void GinNetwork::add_queue(GinQueue* queue) { queues_.push_back(queue); }
+void GinNetwork::add_queue(GinQueue* queue) {
+    queues_.push_back(queue);
+}
 
 void GinNetwork::remove_queue(GinQueue* queue) {
     set_movable(*queue, 0);
@@ -87,7 +93,8 @@ void GinNetwork::post(GinQueue& queue, GinOp op, Doorbell doorbell) {
     op.signalled = op.signal_word == nullptr;
     // A signal or a value has no source that the sender must keep.
     op.local_done = false;
-    if (rng.chance(kPatientChance)) op.patience = 1 + static_cast<unsigned>(rng.below(kPatienceMax));
+    if (rng.chance(kPatientChance))
+        op.patience = 1 + static_cast<unsigned>(rng.below(kPatienceMax));
     if (!engine_.simulating()) op.patience /= 16;
     if (const ThreadPlace* place = current_place()) {
         op.place = *place;
@@ -108,7 +115,8 @@ void GinNetwork::ring(GinQueue& queue) {
     if (fresh > 0) set_movable(queue, queue.movable + fresh);
 }
 
-// ---------------------------------------------------------------------------------------------- moves
+// ----------------------------------------------------------------------------------------------
+// moves
 
 bool GinNetwork::step(Rng& rng) {
     if (active_.empty()) return false;
@@ -188,9 +196,12 @@ void GinNetwork::move_piece(GinQueue& queue, GinOp& op, Rng& rng) {
 }
 
 void GinNetwork::check_source(const GinQueue& queue, const GinOp& op, size_t offset, size_t bytes) {
-    if (op.src == nullptr || std::memcmp(op.src + offset, op.data.data() + offset, bytes) == 0) return;
-    engine_.refuse("the source of a put was changed before the put was locally complete (wait for a "
-                   "counter or flush before reusing it): " + text(queue, op));
+    if (op.src == nullptr || std::memcmp(op.src + offset, op.data.data() + offset, bytes) == 0)
+        return;
+    engine_.refuse(
+        "the source of a put was changed before the put was locally complete (wait for a "
+        "counter or flush before reusing it): " +
+        text(queue, op));
 }
 
 void GinNetwork::complete_locally(GinQueue& queue, GinOp& op) {
@@ -225,7 +236,8 @@ void GinNetwork::fire_signal(GinQueue& queue, GinOp& op) {
         static_cast<uint32_t>(op.signal_adds ? SignalUse::additions : SignalUse::increments);
     const uint32_t before = __atomic_exchange_n(use, mine, __ATOMIC_RELAXED);
     if (before != static_cast<uint32_t>(SignalUse::unused) && before != mine) {
-        engine_.refuse(std::string("a signal saw ") + (op.signal_adds ? "an Add after Incs" : "an Inc after Adds") +
+        engine_.refuse(std::string("a signal saw ") +
+                       (op.signal_adds ? "an Add after Incs" : "an Inc after Adds") +
                        " without a reset in between: " + text(queue, op));
     }
     {
@@ -243,7 +255,8 @@ void GinNetwork::retire(GinQueue& queue) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------- questions
+// ----------------------------------------------------------------------------------------------
+// questions
 
 std::string GinNetwork::text(const GinQueue& queue, const GinOp& op) {
     const char* kind = op.kind == GinOpKind::get      ? "get"
@@ -251,13 +264,13 @@ std::string GinNetwork::text(const GinQueue& queue, const GinOp& op) {
                        : op.src == nullptr            ? "putValue"
                                                       : "put";
     char line[320];
-    int length = std::snprintf(line, sizeof(line), "%s of %zu bytes, rank %d context %u -> rank %d", kind,
-                               op.bytes, queue.rank, queue.context, queue.peer);
+    int length = std::snprintf(line, sizeof(line), "%s of %zu bytes, rank %d context %u -> rank %d",
+                               kind, op.bytes, queue.rank, queue.context, queue.peer);
     if (op.has_place) {
         std::snprintf(line + length, sizeof(line) - static_cast<size_t>(length),
                       ", issued by kernel %s block %u thread %u on device %d",
-                      op.place.kernel != nullptr ? op.place.kernel : "?", op.place.block, op.place.thread,
-                      op.place.device);
+                      op.place.kernel != nullptr ? op.place.kernel : "?", op.place.block,
+                      op.place.thread, op.place.device);
     }
     return line;
 }
@@ -313,7 +326,8 @@ void GinNetwork::drop_touching(const char* begin, size_t bytes) {
         const uint64_t last = queue->base + queue->ops.size();
         for (uint64_t n = queue->base; n < last && n < queue->base + queue->ops.size(); ++n) {
             GinOp& op = queue->at(n);
-            if (op.done() || !(inside(op.dst) || inside(op.src) || inside(op.signal_word))) continue;
+            if (op.done() || !(inside(op.dst) || inside(op.src) || inside(op.signal_word)))
+                continue;
             op.pieces.clear();
             op.delivered = op.signalled = true;
             op.src = nullptr;
@@ -325,7 +339,9 @@ void GinNetwork::drop_touching(const char* begin, size_t bytes) {
     }
 }
 
-void GinNetwork::forget_use(const uint64_t* word) { address_uses_.erase(word); }
+void GinNetwork::forget_use(const uint64_t* word) {
+    address_uses_.erase(word);
+}
 
 std::string GinNetwork::describe() const {
     std::string all = "GIN network";
@@ -335,12 +351,14 @@ std::string GinNetwork::describe() const {
         if (queue->ops.empty()) continue;
         if (++lines > 20) continue;
         char line[240];
-        std::snprintf(line, sizeof(line), "\n  rank %d context %u -> rank %d: %zu unfinished, %u of %u slots used",
-                      queue->rank, queue->context, queue->peer, queue->ops.size(), queue->slots_used,
-                      queue->depth);
+        std::snprintf(line, sizeof(line),
+                      "\n  rank %d context %u -> rank %d: %zu unfinished, %u of %u slots used",
+                      queue->rank, queue->context, queue->peer, queue->ops.size(),
+                      queue->slots_used, queue->depth);
         all += line;
         if (held > 0) {
-            all += ", " + std::to_string(held) + " without a doorbell (aggregate flag; flush does not ring)";
+            all += ", " + std::to_string(held) +
+                   " without a doorbell (aggregate flag; flush does not ring)";
         }
     }
     if (lines == 0) all += ": nothing in flight";

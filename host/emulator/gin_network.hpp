@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The emulated network behind GIN: one queue per (rank, context, peer), and an adversary that makes every move that
-// NCCL's contract allows, in random order. The rules are written out in host/emulator/NCCL.md.
+// The emulated network behind GIN: one queue per (rank, context, peer), and an adversary that makes
+// every move that NCCL's contract allows, in random order. The rules are written out in
+// host/emulator/NCCL.md.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +27,7 @@ enum class SignalUse : uint32_t { unused, increments, additions };
 /// An operation in a queue.
 struct GinOp {
     GinOpKind kind = GinOpKind::put;
-    unsigned slots = 1;  ///< queue slots it takes
+    unsigned slots = 1;         ///< queue slots it takes
     const char* src = nullptr;  ///< nullptr: the data is in `data` (putValue)
     char* dst = nullptr;
     size_t bytes = 0;
@@ -68,12 +69,12 @@ struct GinQueue {
     uint64_t rung = 0;         ///< operations before this number may move
     uint64_t local_below = 0;  ///< operations before this number are locally complete
     uint64_t issued = 0;
-    uint64_t last_get = 0;     ///< number of the last get, plus one
-    unsigned slots_used = 0;   ///< of operations from local_below on
-    unsigned movable = 0;      ///< rung and not done
-    size_t active_index = 0;   ///< in the network's list, while movable > 0
+    uint64_t last_get = 0;    ///< number of the last get, plus one
+    unsigned slots_used = 0;  ///< of operations from local_below on
+    unsigned movable = 0;     ///< rung and not done
+    size_t active_index = 0;  ///< in the network's list, while movable > 0
     std::vector<QueueUser> users;
-    char flush_tag = 0;        ///< ThreadSanitizer: local completion -> flush
+    char flush_tag = 0;  ///< ThreadSanitizer: local completion -> flush
 
     GinOp& at(uint64_t number) { return ops[number - base]; }
 };
@@ -99,7 +100,8 @@ class GinNetwork {
     /// Forgets a queue and what is in it.
     void remove_queue(GinQueue* queue);
 
-    /// Text of an unfinished operation that reads or writes [begin, begin + bytes); empty if there is none.
+    /// Text of an unfinished operation that reads or writes [begin, begin + bytes); empty if there
+    /// is none.
     std::string find_unfinished(const char* begin, size_t bytes) const;
     /// Text of an unfinished operation of this queue; empty if there is none.
     std::string find_unfinished(const GinQueue& queue) const;

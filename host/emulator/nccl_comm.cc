@@ -53,14 +53,16 @@ ncclResult_t check_hellos(ncclComm* comm, uint32_t round) {
         std::memcpy(&theirs, comm->rendezvous->payload(rank, round), sizeof(theirs));
         if (theirs.lsa_size != mine.lsa_size || theirs.gin != mine.gin) {
             return fail(comm, ncclInvalidUsage,
-                        "ncclCommInitRank: rank %d has LSA teams of %d and GIN type %d, rank %d has %d and %d; set "
+                        "ncclCommInitRank: rank %d has LSA teams of %d and GIN type %d, rank %d "
+                        "has %d and %d; set "
                         "NCCL_LSA_TEAM_SIZE and GIMLET_EMU_GIN alike everywhere",
                         comm->rank, mine.lsa_size, mine.gin, rank, theirs.lsa_size, theirs.gin);
         }
         if (rank == comm->rank || theirs.pid != mine.pid || theirs.device != mine.device) continue;
         if (environment_is("NCCL_MULTI_RANK_GPU_ENABLE", "1")) continue;
         return fail(comm, ncclInvalidUsage,
-                    "ncclCommInitRank: ranks %d and %d use the same device %d (NCCL_MULTI_RANK_GPU_ENABLE=1 allows it)",
+                    "ncclCommInitRank: ranks %d and %d use the same device %d "
+                    "(NCCL_MULTI_RANK_GPU_ENABLE=1 allows it)",
                     comm->rank, rank, mine.device);
     }
     return ncclSuccess;
@@ -152,10 +154,13 @@ Job split_comm(ncclComm* parent, int color, int key, ncclComm_t* out) {
 ncclResult_t check_config(const ncclConfig_t* config, const char* call) {
     if (config == nullptr) return ncclSuccess;
     if (config->magic != NCCL_API_MAGIC || config->size != sizeof(ncclConfig_t)) {
-        return fail(nullptr, ncclInvalidArgument, "%s: the config was not made with NCCL_CONFIG_INITIALIZER", call);
+        return fail(nullptr, ncclInvalidArgument,
+                    "%s: the config was not made with NCCL_CONFIG_INITIALIZER", call);
     }
-    if (config->blocking != NCCL_CONFIG_UNDEF_INT && config->blocking != 0 && config->blocking != 1) {
-        return fail(nullptr, ncclInvalidArgument, "%s: config.blocking is %d, not 0 or 1", call, config->blocking);
+    if (config->blocking != NCCL_CONFIG_UNDEF_INT && config->blocking != 0 &&
+        config->blocking != 1) {
+        return fail(nullptr, ncclInvalidArgument, "%s: config.blocking is %d, not 0 or 1", call,
+                    config->blocking);
     }
     return ncclSuccess;
 }
@@ -163,8 +168,8 @@ ncclResult_t check_config(const ncclConfig_t* config, const char* call) {
 ncclResult_t start_init(ncclComm_t* out, int ranks, const ncclUniqueId& id, int rank, int device) {
     if (out == nullptr) return fail(nullptr, ncclInvalidArgument, "ncclCommInitRank: comm is NULL");
     if (ranks < 1 || ranks > kMaxRanks || rank < 0 || rank >= ranks) {
-        return fail(nullptr, ncclInvalidArgument, "ncclCommInitRank: rank %d of %d (1 to %d ranks)", rank, ranks,
-                    kMaxRanks);
+        return fail(nullptr, ncclInvalidArgument, "ncclCommInitRank: rank %d of %d (1 to %d ranks)",
+                    rank, ranks, kMaxRanks);
     }
     World& world = World::get();
     ncclComm* comm = world.new_comm();
@@ -185,9 +190,11 @@ void retire_comm(ncclComm* comm, bool drop_operations) {
             for (auto& context : state->queues) {
                 for (auto& queue : context) {
                     if (queue == nullptr) continue;
-                    const std::string busy = drop_operations ? "" : world.network.find_unfinished(*queue);
+                    const std::string busy =
+                        drop_operations ? "" : world.network.find_unfinished(*queue);
                     if (!busy.empty()) {
-                        world.engine.refuse("ncclCommDestroy with a GIN operation in flight: " + busy);
+                        world.engine.refuse("ncclCommDestroy with a GIN operation in flight: " +
+                                            busy);
                     }
                     world.network.remove_queue(queue.get());
                 }
@@ -241,7 +248,8 @@ const char* ncclGetErrorString(ncclResult_t result) {
 ncclResult_t ncclGetUniqueId(ncclUniqueId* unique_id) {
     if (unique_id == nullptr) return fail(nullptr, ncclInvalidArgument, "ncclGetUniqueId: NULL");
     const auto made = World::get().new_rendezvous();
-    if (made == nullptr) return fail(nullptr, ncclSystemError, "ncclGetUniqueId: no memory for the control block");
+    if (made == nullptr)
+        return fail(nullptr, ncclSystemError, "ncclGetUniqueId: no memory for the control block");
     *unique_id = made->id();
     return ncclSuccess;
 }
@@ -284,17 +292,21 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int ndev, const int* devlist) {
     return result != ncclSuccess ? result : ended;
 }
 
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config) {
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
+                           ncclConfig_t* config) {
     ncclResult_t checked = check_comm(comm, "ncclCommSplit");
     if (checked == ncclSuccess) checked = check_config(config, "ncclCommSplit");
     if (checked != ncclSuccess) return checked;
     if (newcomm == nullptr || (color < 0 && color != NCCL_SPLIT_NOCOLOR)) {
-        return fail(comm, ncclInvalidArgument, "ncclCommSplit: color %d (>= 0, or NCCL_SPLIT_NOCOLOR)", color);
+        return fail(comm, ncclInvalidArgument,
+                    "ncclCommSplit: color %d (>= 0, or NCCL_SPLIT_NOCOLOR)", color);
     }
     return comm->world->submit(comm, split_comm(comm, color, key, newcomm));
 }
 
-ncclResult_t ncclCommFinalize(ncclComm_t comm) { return check_comm(comm, "ncclCommFinalize"); }
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+    return check_comm(comm, "ncclCommFinalize");
+}
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     if (comm == nullptr) return ncclSuccess;
@@ -313,28 +325,32 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* async_error) {
     const ncclResult_t checked = check_comm(comm, "ncclCommGetAsyncError");
     if (checked != ncclSuccess) return checked;
-    if (async_error == nullptr) return fail(comm, ncclInvalidArgument, "ncclCommGetAsyncError: NULL");
+    if (async_error == nullptr)
+        return fail(comm, ncclInvalidArgument, "ncclCommGetAsyncError: NULL");
     *async_error = ncclSuccess;
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
     const ncclResult_t checked = check_comm(comm, "ncclCommCount");
-    if (checked != ncclSuccess || count == nullptr) return checked != ncclSuccess ? checked : ncclInvalidArgument;
+    if (checked != ncclSuccess || count == nullptr)
+        return checked != ncclSuccess ? checked : ncclInvalidArgument;
     *count = comm->ranks;
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
     const ncclResult_t checked = check_comm(comm, "ncclCommCuDevice");
-    if (checked != ncclSuccess || device == nullptr) return checked != ncclSuccess ? checked : ncclInvalidArgument;
+    if (checked != ncclSuccess || device == nullptr)
+        return checked != ncclSuccess ? checked : ncclInvalidArgument;
     *device = comm->device;
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
     const ncclResult_t checked = check_comm(comm, "ncclCommUserRank");
-    if (checked != ncclSuccess || rank == nullptr) return checked != ncclSuccess ? checked : ncclInvalidArgument;
+    if (checked != ncclSuccess || rank == nullptr)
+        return checked != ncclSuccess ? checked : ncclInvalidArgument;
     *rank = comm->rank;
     return ncclSuccess;
 }
@@ -347,7 +363,8 @@ ncclResult_t ncclGroupStart() {
 ncclResult_t ncclGroupEnd() {
     World& world = World::get();
     Group& group = world.group();
-    if (group.depth == 0) return fail(nullptr, ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+    if (group.depth == 0)
+        return fail(nullptr, ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
     if (--group.depth > 0) return ncclSuccess;
     std::vector<QueuedCall> calls = std::move(group.calls);
     group.calls.clear();

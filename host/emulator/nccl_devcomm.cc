@@ -60,15 +60,17 @@ bool wants_gin_resources(const ncclDevCommRequirements_t& reqs) {
 ncclResult_t check_header(ncclComm* comm, const ncclDevCommRequirements_t& reqs) {
     if (reqs.magic != NCCL_API_MAGIC) {
         return fail(comm, ncclInvalidUsage,
-                    "ncclDevCommCreate: requirements were not made with NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER");
+                    "ncclDevCommCreate: requirements were not made with "
+                    "NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER");
     }
     if (reqs.version > NCCL_VERSION_CODE || reqs.version < kOldestVersion) {
-        return fail(comm, ncclInvalidUsage, "ncclDevCommCreate: compiled for NCCL %u, this is %d", reqs.version,
-                    NCCL_VERSION_CODE);
+        return fail(comm, ncclInvalidUsage, "ncclDevCommCreate: compiled for NCCL %u, this is %d",
+                    reqs.version, NCCL_VERSION_CODE);
     }
     if (!comm->symmetric()) {
         return fail(comm, ncclInvalidUsage,
-                    "ncclDevCommCreate: no symmetric memory: %d LSA teams and GIN is off", comm->ranks / comm->lsa_size);
+                    "ncclDevCommCreate: no symmetric memory: %d LSA teams and GIN is off",
+                    comm->ranks / comm->lsa_size);
     }
     return ncclSuccess;
 }
@@ -76,31 +78,39 @@ ncclResult_t check_header(ncclComm* comm, const ncclDevCommRequirements_t& reqs)
 ncclResult_t check_requirements(ncclComm* comm, const ncclDevCommRequirements_t& reqs) {
     const ncclResult_t header = check_header(comm, reqs);
     if (header != ncclSuccess) return header;
-    const int counts[] = {reqs.barrierCount,       reqs.lsaBarrierCount,      reqs.railGinBarrierCount,
-                          reqs.worldGinBarrierCount, reqs.ginContextCount,      reqs.ginSignalCount,
-                          reqs.ginCounterCount,    reqs.lsaLLA2ABlockCount,   reqs.lsaLLA2ASlotCount,
-                          reqs.ginQueueDepth};
+    const int counts[] = {reqs.barrierCount,        reqs.lsaBarrierCount,
+                          reqs.railGinBarrierCount, reqs.worldGinBarrierCount,
+                          reqs.ginContextCount,     reqs.ginSignalCount,
+                          reqs.ginCounterCount,     reqs.lsaLLA2ABlockCount,
+                          reqs.lsaLLA2ASlotCount,   reqs.ginQueueDepth};
     if (*std::min_element(std::begin(counts), std::end(counts)) < 0) {
         return fail(comm, ncclInvalidArgument, "ncclDevCommCreate: a count is negative");
     }
     const ncclGinConnectionType_t connection = connection_of(reqs);
     if (connection == NCCL_GIN_CONNECTION_RAIL && reqs.worldGinBarrierCount > 0) {
-        return fail(comm, ncclInvalidArgument, "ncclDevCommCreate: world GIN barriers need FULL connections, not RAIL");
+        return fail(comm, ncclInvalidArgument,
+                    "ncclDevCommCreate: world GIN barriers need FULL connections, not RAIL");
     }
     if (connection == NCCL_GIN_CONNECTION_NONE && wants_gin_resources(reqs)) {
-        return fail(comm, ncclInvalidArgument,
-                    "ncclDevCommCreate: GIN signals, counters or barriers wanted, but did not request GIN "
-                    "(ginConnectionType is NONE; barrierCount counts as GIN)");
+        return fail(
+            comm, ncclInvalidArgument,
+            "ncclDevCommCreate: GIN signals, counters or barriers wanted, but did not request GIN "
+            "(ginConnectionType is NONE; barrierCount counts as GIN)");
     }
     if (connection != NCCL_GIN_CONNECTION_NONE && comm->gin == NCCL_GIN_TYPE_NONE) {
-        return fail(comm, ncclInvalidArgument, "ncclDevCommCreate: GIN wanted, but this communicator has none");
+        return fail(comm, ncclInvalidArgument,
+                    "ncclDevCommCreate: GIN wanted, but this communicator has none");
     }
     if (connection == NCCL_GIN_CONNECTION_FULL && comm->rail_only) {
-        return fail(comm, ncclInvalidArgument, "ncclDevCommCreate: FULL connections wanted, only RAIL is possible");
+        return fail(comm, ncclInvalidArgument,
+                    "ncclDevCommCreate: FULL connections wanted, only RAIL is possible");
     }
     bool multimem = reqs.lsaMultimem;
-    for (const auto* team = reqs.teamRequirementsList; team != nullptr; team = team->next) multimem |= team->multimem;
-    if (multimem) return fail(comm, ncclInvalidUsage, "ncclDevCommCreate: multimem wanted, this machine has none");
+    for (const auto* team = reqs.teamRequirementsList; team != nullptr; team = team->next)
+        multimem |= team->multimem;
+    if (multimem)
+        return fail(comm, ncclInvalidUsage,
+                    "ncclDevCommCreate: multimem wanted, this machine has none");
     return ncclSuccess;
 }
 
@@ -110,7 +120,8 @@ Layout lay_out(const ncclComm* comm, const ncclDevCommRequirements_t& reqs) {
     layout.connection = connection_of(reqs);
     const bool gin = layout.connection != NCCL_GIN_CONNECTION_NONE;
     const int contexts_max = std::max(1, comm->world->engine.options().gin_contexts_max);
-    layout.contexts = gin ? static_cast<uint32_t>(std::clamp(reqs.ginContextCount, 1, contexts_max)) : 0;
+    layout.contexts =
+        gin ? static_cast<uint32_t>(std::clamp(reqs.ginContextCount, 1, contexts_max)) : 0;
     layout.signals = static_cast<uint32_t>(reqs.ginSignalCount);  // the user's ids come first
     layout.counters = static_cast<uint32_t>(reqs.ginCounterCount);
     layout.rail_gin_barrier = layout.take_signals(reqs.railGinBarrierCount, rails);
@@ -120,13 +131,16 @@ Layout lay_out(const ncclComm* comm, const ncclDevCommRequirements_t& reqs) {
         layout.hybrid_world_barrier = layout.take_signals(reqs.barrierCount, comm->ranks);
     }
     const auto lsa = [&](int barriers) {
-        return ncclLsaBarrierHandle{layout.take(lsa_barrier_bytes(barriers, comm->lsa_size), 0), barriers};
+        return ncclLsaBarrierHandle{layout.take(lsa_barrier_bytes(barriers, comm->lsa_size), 0),
+                                    barriers};
     };
     layout.lsa_barrier = lsa(reqs.lsaBarrierCount);
     layout.hybrid_lsa_barrier = lsa(reqs.barrierCount);
-    // Of list entries NCCL 2.30.7 keeps the buffer fields only; GIN counts and their outputs are lost.
+    // Of list entries NCCL 2.30.7 keeps the buffer fields only; GIN counts and their outputs are
+    // lost.
     for (const auto* entry = reqs.resourceRequirementsList; entry != nullptr; entry = entry->next) {
-        layout.user_handles.emplace_back(entry->outBufferHandle, layout.take(entry->bufferSize, entry->bufferAlign));
+        layout.user_handles.emplace_back(entry->outBufferHandle,
+                                         layout.take(entry->bufferSize, entry->bufferAlign));
     }
     const size_t words = size_t{layout.contexts} * layout.signals;
     layout.signals_offset = kHandleUnit * layout.take(words * sizeof(uint64_t), 0);
@@ -138,16 +152,21 @@ Layout lay_out(const ncclComm* comm, const ncclDevCommRequirements_t& reqs) {
 // Ranks whose requirements differ would read each other's memory wrongly.
 uint64_t agreement_of(const Layout& layout, const ncclDevCommRequirements_t& reqs) {
     uint64_t hash = 0xcbf29ce484222325ull;
-    const uint64_t parts[] = {layout.bytes, layout.signals, layout.counters, layout.contexts,
-                              static_cast<uint64_t>(layout.connection), layout.signals_offset, layout.shadows_offset,
+    const uint64_t parts[] = {layout.bytes,
+                              layout.signals,
+                              layout.counters,
+                              layout.contexts,
+                              static_cast<uint64_t>(layout.connection),
+                              layout.signals_offset,
+                              layout.shadows_offset,
                               static_cast<uint64_t>(reqs.ginStrongSignalsRequired),
                               static_cast<uint64_t>(reqs.lsaBarrierCount)};
     for (const uint64_t part : parts) hash = (hash ^ part) * 0x100000001b3ull;
     return hash;
 }
 
-DevCommState* make_state(ncclComm* comm, const Layout& layout, const ncclDevCommRequirements_t& reqs,
-                         ncclWindow_vidmem* window) {
+DevCommState* make_state(ncclComm* comm, const Layout& layout,
+                         const ncclDevCommRequirements_t& reqs, ncclWindow_vidmem* window) {
     DevCommState* state = comm->world->new_dev_comm();
     state->comm = comm;
     state->connection = layout.connection;
@@ -160,7 +179,8 @@ DevCommState* make_state(ncclComm* comm, const Layout& layout, const ncclDevComm
     // Only a GDAKI queue has a depth that the program can choose.
     const bool chosen = reqs.ginQueueDepth > 0 && options.gin == GinMode::gdaki;
     state->queue_depth =
-        std::max(kSmallestDepth, static_cast<unsigned>(chosen ? reqs.ginQueueDepth : options.gin_queue_depth));
+        std::max(kSmallestDepth,
+                 static_cast<unsigned>(chosen ? reqs.ginQueueDepth : options.gin_queue_depth));
     state->signals_offset = layout.signals_offset;
     state->kinds_offset = layout.kinds_offset;
     state->shadows_offset = layout.shadows_offset;
@@ -211,10 +231,11 @@ Job create_dev_comm(ncclComm* comm, const ncclDevCommRequirements_t* reqs_in, nc
     if (result == ncclSuccess) {
         layout = lay_out(comm, reqs);
         memory = world.allocate(layout.bytes);  // fresh pages are zero
-        if (memory == nullptr) result = fail(comm, ncclUnhandledCudaError, "ncclDevCommCreate: no memory");
+        if (memory == nullptr)
+            result = fail(comm, ncclUnhandledCudaError, "ncclDevCommCreate: no memory");
     }
-    WindowPayload mine = payload_of(memory.get(), memory != nullptr ? memory->base : nullptr, layout.bytes,
-                                    NCCL_WIN_STRICT_ORDERING);
+    WindowPayload mine = payload_of(memory.get(), memory != nullptr ? memory->base : nullptr,
+                                    layout.bytes, NCCL_WIN_STRICT_ORDERING);
     mine.status = result;
     mine.extra = agreement_of(layout, reqs);
     const uint32_t round = ++comm->round;
@@ -254,12 +275,14 @@ ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t* prop
     const ncclResult_t checked = check_comm(comm, "ncclCommQueryProperties");
     if (checked != ncclSuccess) return checked;
     if (props == nullptr || props->magic != NCCL_API_MAGIC) {
-        return fail(comm, ncclInvalidUsage,
-                    "ncclCommQueryProperties: props was not made with NCCL_COMM_PROPERTIES_INITIALIZER");
+        return fail(
+            comm, ncclInvalidUsage,
+            "ncclCommQueryProperties: props was not made with NCCL_COMM_PROPERTIES_INITIALIZER");
     }
     if (props->version > NCCL_VERSION_CODE) {
-        return fail(comm, ncclInvalidUsage, "ncclCommQueryProperties: compiled for NCCL %u, this is %d",
-                    props->version, NCCL_VERSION_CODE);
+        return fail(comm, ncclInvalidUsage,
+                    "ncclCommQueryProperties: compiled for NCCL %u, this is %d", props->version,
+                    NCCL_VERSION_CODE);
     }
     props->rank = comm->rank;
     props->nRanks = comm->ranks;
@@ -274,7 +297,8 @@ ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t* prop
     return ncclSuccess;
 }
 
-ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t* reqs, ncclDevComm_t* out_dev_comm) {
+ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t* reqs,
+                               ncclDevComm_t* out_dev_comm) {
     const ncclResult_t checked = check_comm(comm, "ncclDevCommCreate");
     if (checked != ncclSuccess) return checked;
     if (reqs == nullptr || out_dev_comm == nullptr) {
@@ -288,7 +312,8 @@ ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t* dev_comm) 
     if (checked != ncclSuccess || dev_comm == nullptr) return checked;
     auto* state = static_cast<DevCommState*>(dev_comm->ginHandles[0]);
     if (state == nullptr || state->comm != comm || !state->alive) {
-        return fail(comm, ncclInvalidArgument, "ncclDevCommDestroy: not a device communicator of this communicator");
+        return fail(comm, ncclInvalidArgument,
+                    "ncclDevCommDestroy: not a device communicator of this communicator");
     }
     World& world = *comm->world;
     world.engine.locked([&] {
@@ -297,15 +322,19 @@ ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t* dev_comm) 
                 if (queue == nullptr) continue;
                 const std::string busy = world.network.find_unfinished(*queue);
                 if (!busy.empty()) {
-                    world.engine.refuse("ncclDevCommDestroy with a GIN operation in flight (end with a barrier on "
-                                        "each context): " + busy);
+                    world.engine.refuse(
+                        "ncclDevCommDestroy with a GIN operation in flight (end with a barrier on "
+                        "each context): " +
+                        busy);
                 }
             }
         }
         const ncclWindow_vidmem& own = *state->resources;
-        const std::string inbound = world.network.find_unfinished(own.bases[own.rank], own.sizes[own.rank]);
+        const std::string inbound =
+            world.network.find_unfinished(own.bases[own.rank], own.sizes[own.rank]);
         if (!inbound.empty()) {
-            world.engine.refuse("ncclDevCommDestroy while a peer's GIN operation is on its way here: " + inbound);
+            world.engine.refuse(
+                "ncclDevCommDestroy while a peer's GIN operation is on its way here: " + inbound);
         }
         for (auto& context : state->queues) {
             for (auto& queue : context) {
@@ -318,11 +347,13 @@ ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t* dev_comm) 
     return ncclSuccess;
 }
 
-ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t team, int nBarriers, ncclLsaBarrierHandle_t* outHandle,
+ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t team, int nBarriers,
+                                             ncclLsaBarrierHandle_t* outHandle,
                                              ncclDevResourceRequirements_t* outReq) {
     if (outHandle == nullptr || outReq == nullptr || nBarriers < 0 || team.nRanks < 1) {
-        return fail(nullptr, ncclInvalidArgument, "ncclLsaBarrierCreateRequirement: %d barriers, team of %d",
-                    nBarriers, team.nRanks);
+        return fail(nullptr, ncclInvalidArgument,
+                    "ncclLsaBarrierCreateRequirement: %d barriers, team of %d", nBarriers,
+                    team.nRanks);
     }
     *outReq = {};
     outReq->bufferSize = lsa_barrier_bytes(nBarriers, team.nRanks);
@@ -338,7 +369,8 @@ ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t comm, ncclTeam_t team, i
     const ncclResult_t checked = check_comm(comm, "ncclGinBarrierCreateRequirement");
     if (checked != ncclSuccess) return checked;
     if (outHandle == nullptr || outReq == nullptr || nBarriers < 0 || team.nRanks < 1) {
-        return fail(comm, ncclInvalidArgument, "ncclGinBarrierCreateRequirement: %d barriers, team of %d", nBarriers,
+        return fail(comm, ncclInvalidArgument,
+                    "ncclGinBarrierCreateRequirement: %d barriers, team of %d", nBarriers,
                     team.nRanks);
     }
     *outReq = {};
@@ -347,11 +379,14 @@ ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t comm, ncclTeam_t team, i
     return ncclSuccess;
 }
 
-int ncclLLA2ACalcSlots(int maxElts, int maxEltSize) { return maxElts * ((maxEltSize + 7) / 8); }
+int ncclLLA2ACalcSlots(int maxElts, int maxEltSize) {
+    return maxElts * ((maxEltSize + 7) / 8);
+}
 
 ncclResult_t ncclLLA2ACreateRequirement(int nBlocks, int nSlots, ncclLLA2AHandle_t* outHandle,
                                         ncclDevResourceRequirements_t* outReq) {
-    if (outHandle == nullptr || outReq == nullptr || nBlocks < 0 || nSlots < 0) return ncclInvalidArgument;
+    if (outHandle == nullptr || outReq == nullptr || nBlocks < 0 || nSlots < 0)
+        return ncclInvalidArgument;
     *outReq = {};
     outReq->bufferSize = static_cast<size_t>(nBlocks) * (1 + 2 * static_cast<size_t>(nSlots)) * 16;
     outReq->bufferAlign = 16;
@@ -360,8 +395,12 @@ ncclResult_t ncclLLA2ACreateRequirement(int nBlocks, int nSlots, ncclLLA2AHandle
     return ncclSuccess;
 }
 
-ncclTeam_t ncclTeamWorld(ncclComm_t comm) { return {comm->ranks, comm->rank, 1}; }
-ncclTeam_t ncclTeamLsa(ncclComm_t comm) { return {comm->lsa_size, comm->lsa_rank, 1}; }
+ncclTeam_t ncclTeamWorld(ncclComm_t comm) {
+    return {comm->ranks, comm->rank, 1};
+}
+ncclTeam_t ncclTeamLsa(ncclComm_t comm) {
+    return {comm->lsa_size, comm->lsa_rank, 1};
+}
 ncclTeam_t ncclTeamRail(ncclComm_t comm) {
     return {comm->ranks / comm->lsa_size, comm->rank / comm->lsa_size, comm->lsa_size};
 }

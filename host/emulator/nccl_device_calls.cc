@@ -18,7 +18,8 @@ char g_fence_tag;
 
 const ncclWindow_vidmem& checked_window(ncclWindow_t window, const char* caller) {
     if (window == nullptr) refuse_use("%s: the window is NULL", caller);
-    if (window->magic != kWindowMagic) refuse_use("%s: %p is not a window", caller, static_cast<void*>(window));
+    if (window->magic != kWindowMagic)
+        refuse_use("%s: %p is not a window", caller, static_cast<void*>(window));
     if (!window->alive) refuse_use("%s: the window was deregistered", caller);
     return *window;
 }
@@ -77,13 +78,16 @@ void wait_until(const std::function<bool()>& ready, const char* format, ...) {
     while (!ready()) engine.yield(text);
 }
 
-uint64_t cycles() { return static_cast<uint64_t>(clock64()); }
+uint64_t cycles() {
+    return static_cast<uint64_t>(clock64());
+}
 
 void* block_stash(int slot, size_t bytes) {
     const UnseenScope unseen;
     // Blocks of a stopped run are gone; their stashes are reused when the address is.
     static thread_local std::unordered_map<const void*, BlockStash> stashes;
-    if (slot < 0 || slot >= kStashSlots || bytes > sizeof(BlockStash::bytes[0])) refuse_use("stash slot %d", slot);
+    if (slot < 0 || slot >= kStashSlots || bytes > sizeof(BlockStash::bytes[0]))
+        refuse_use("stash slot %d", slot);
     return stashes[dev::thread_context().block].bytes[slot];
 }
 
@@ -91,12 +95,13 @@ char* lsa_pointer(ncclWindow_t window, size_t offset, int lsa_peer, const char* 
     const UnseenScope unseen;
     const ncclWindow_vidmem& w = checked_window(window, caller);
     if (lsa_peer < 0 || lsa_peer >= w.lsa_size) {
-        refuse_use("%s: peer with LSA index %d of rank %d is outside of its LSA team of %d", caller, lsa_peer, w.rank,
-                   w.lsa_size);
+        refuse_use("%s: peer with LSA index %d of rank %d is outside of its LSA team of %d", caller,
+                   lsa_peer, w.rank, w.lsa_size);
     }
     const auto world = static_cast<size_t>(w.rank - w.lsa_rank + lsa_peer);
     if (offset > w.sizes[world]) {
-        refuse_use("%s: offset %zu in a window of %zu bytes (world rank %zu)", caller, offset, w.sizes[world], world);
+        refuse_use("%s: offset %zu in a window of %zu bytes (world rank %zu)", caller, offset,
+                   w.sizes[world], world);
     }
     return w.bases[world] + offset;
 }
@@ -110,7 +115,9 @@ int world_to_lsa(ncclWindow_t window, int world) {
     return w.lsa_rank + (world - w.rank);
 }
 
-int lsa_rank(ncclWindow_t window) { return checked_window(window, "ncclGetPeerPointer").lsa_rank; }
+int lsa_rank(ncclWindow_t window) {
+    return checked_window(window, "ncclGetPeerPointer").lsa_rank;
+}
 
 ncclWindow_t find_window(const ncclDevComm& comm, const void* ptr) {
     const UnseenScope unseen;
@@ -122,17 +129,22 @@ ncclWindow_t find_window(const ncclDevComm& comm, const void* ptr) {
     return nullptr;
 }
 
-void lsa_barrier_enter(const ncclDevComm& comm, uint32_t buffer_handle, int barriers, uint32_t index) {
+void lsa_barrier_enter(const ncclDevComm& comm, uint32_t buffer_handle, int barriers,
+                       uint32_t index) {
     const UnseenScope unseen;
     DevCommState& state = state_of(comm, "LSA barrier");
     if (index >= static_cast<uint32_t>(barriers)) {
-        refuse_use("LSA barrier: index %u of %d (lsaBarrierCount; barrierCount for ncclBarrierSession)", index, barriers);
+        refuse_use(
+            "LSA barrier: index %u of %d (lsaBarrierCount; barrierCount for ncclBarrierSession)",
+            index, barriers);
     }
     const ThreadPlace place = *current_place();
     const auto [user, fresh] = state.lsa_barriers.try_emplace({buffer_handle, index}, place);
     if (!fresh) {
-        refuse_use("LSA barrier: index %u is used by two coops at once; the other one: kernel %s block %u thread %u",
-                   index, user->second.kernel, user->second.block, user->second.thread);
+        refuse_use(
+            "LSA barrier: index %u is used by two coops at once; the other one: kernel %s block %u "
+            "thread %u",
+            index, user->second.kernel, user->second.block, user->second.thread);
     }
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collective host calls as coroutines: a call runs until it needs the other ranks, then waits for a condition.
-// One thread can so drive the calls of several communicators, which is what ncclGroupEnd does.
+// Collective host calls as coroutines: a call runs until it needs the other ranks, then waits for a
+// condition. One thread can so drive the calls of several communicators, which is what ncclGroupEnd
+// does.
 #pragma once
 
 #include <coroutine>

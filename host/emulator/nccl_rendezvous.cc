@@ -73,7 +73,8 @@ std::shared_ptr<Rendezvous> Rendezvous::open(const ncclUniqueId& id, std::string
     const int fd = bytes.fd < 0 ? -1 : ::open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0) {
         error = "cannot open the unique id's control block (" + std::string(path) + ": " +
-                std::strerror(errno) + "); the process that called ncclGetUniqueId must still run, on "
+                std::strerror(errno) +
+                "); the process that called ncclGetUniqueId must still run, on "
                 "this machine and as the same user";
         return nullptr;
     }
@@ -89,8 +90,12 @@ std::shared_ptr<Rendezvous> Rendezvous::open(const ncclUniqueId& id, std::string
     return made;
 }
 
-uint64_t Rendezvous::nonce_of(const ncclUniqueId& id) { return unpack(id).nonce; }
-bool Rendezvous::valid(const ncclUniqueId& id) { return unpack(id).magic == kIdMagic; }
+uint64_t Rendezvous::nonce_of(const ncclUniqueId& id) {
+    return unpack(id).nonce;
+}
+bool Rendezvous::valid(const ncclUniqueId& id) {
+    return unpack(id).magic == kIdMagic;
+}
 
 Rendezvous::~Rendezvous() {
     if (block_ != nullptr) munmap(block_, sizeof(ControlBlock));

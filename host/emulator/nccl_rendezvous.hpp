@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the ranks of one communicator meet: a block of shared memory with one slot per rank, all-gather by rounds.
+// How the ranks of one communicator meet: a block of shared memory with one slot per rank,
+// all-gather by rounds.
 #pragma once
 
 #include <atomic>
@@ -17,19 +18,21 @@ namespace gimlet::emu::nccl {
 constexpr int kMaxRanks = 1024;
 constexpr size_t kPayloadBytes = 256;
 
-/// One rank's place in the control block. Two payloads, used in turn: a rank publishes round k + 2 only after all have
-/// read round k, because it needs everyone's round k + 1 first.
+/// One rank's place in the control block. Two payloads, used in turn: a rank publishes round k + 2
+/// only after all have read round k, because it needs everyone's round k + 1 first.
 struct RankSlot {
     std::atomic<int32_t> pid;
     std::atomic<uint32_t> published;  ///< rounds published so far
     char payload[2][kPayloadBytes];
 };
 
-/// Lives in a memfd that other processes open through /proc (live mode), or in plain memory (simulation).
+/// Lives in a memfd that other processes open through /proc (live mode), or in plain memory
+/// (simulation).
 struct ControlBlock {
-    std::atomic<uint64_t> arrivals;  ///< publications of all ranks; round k is complete at k * ranks
-    std::atomic<uint32_t> events;    ///< futex word: changes at each publication
-    std::atomic<int32_t> ranks;      ///< 0 until the first rank has joined
+    std::atomic<uint64_t>
+        arrivals;                  ///< publications of all ranks; round k is complete at k * ranks
+    std::atomic<uint32_t> events;  ///< futex word: changes at each publication
+    std::atomic<int32_t> ranks;    ///< 0 until the first rank has joined
     RankSlot slots[kMaxRanks];
 };
 
@@ -40,7 +43,8 @@ class Rendezvous {
 
     /// Makes a new one; its id can be joined while this object (or, if shared, the process) lives.
     static std::shared_ptr<Rendezvous> create(Place place, uint64_t nonce);
-    /// Maps the one that `id` names, made by another process. nullptr with `error` set when that is impossible.
+    /// Maps the one that `id` names, made by another process. nullptr with `error` set when that is
+    /// impossible.
     static std::shared_ptr<Rendezvous> open(const ncclUniqueId& id, std::string& error);
     static uint64_t nonce_of(const ncclUniqueId& id);
     static bool valid(const ncclUniqueId& id);
@@ -71,7 +75,7 @@ class Rendezvous {
     Rendezvous() = default;
 
     ControlBlock* block_ = nullptr;
-    int fd_ = -1;        // of the creator
+    int fd_ = -1;  // of the creator
     int owner_pid_ = 0;
     uint64_t nonce_ = 0;
 };

@@ -17,13 +17,16 @@ Job register_window(ncclComm* comm, void* start, size_t bytes, ncclWindow_t* out
     WindowPayload mine = payload_of(memory.get(), start, bytes, flags);
     if (memory == nullptr) {
         mine.status = fail(comm, ncclInvalidArgument,
-                           "ncclCommWindowRegister: rank %d: [%p, +%zu) does not lie in one allocation of ncclMemAlloc",
+                           "ncclCommWindowRegister: rank %d: [%p, +%zu) does not lie in one "
+                           "allocation of ncclMemAlloc",
                            comm->rank, start, bytes);
     } else if (mine.offset % NCCL_WIN_REQUIRED_ALIGNMENT != 0) {
         mine.status = fail(comm, ncclInvalidArgument,
-                           "ncclCommWindowRegister: rank %d: the window starts %llu bytes into its allocation, not a "
+                           "ncclCommWindowRegister: rank %d: the window starts %llu bytes into its "
+                           "allocation, not a "
                            "multiple of %d",
-                           comm->rank, static_cast<unsigned long long>(mine.offset), NCCL_WIN_REQUIRED_ALIGNMENT);
+                           comm->rank, static_cast<unsigned long long>(mine.offset),
+                           NCCL_WIN_REQUIRED_ALIGNMENT);
     }
     const uint32_t round = ++comm->round;
     comm->rendezvous->publish(comm->rank, round, &mine, sizeof(mine));
@@ -100,11 +103,13 @@ ncclResult_t ncclMemFree(void* ptr) {
             world.allocations.erase(found);
         }
     }
-    if (memory == nullptr) return fail(nullptr, ncclInvalidArgument, "ncclMemFree: %p is not from ncclMemAlloc", ptr);
+    if (memory == nullptr)
+        return fail(nullptr, ncclInvalidArgument, "ncclMemFree: %p is not from ncclMemAlloc", ptr);
     world.engine.locked([&] {
         const std::string busy = world.network.find_unfinished(memory->base, memory->bytes);
         if (!busy.empty()) {
-            world.engine.refuse("ncclMemFree of memory that a GIN operation in flight uses: " + busy);
+            world.engine.refuse("ncclMemFree of memory that a GIN operation in flight uses: " +
+                                busy);
         }
         world.engine.core().memory->remove(memory->base);
     });
@@ -116,11 +121,12 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, nc
     const ncclResult_t checked = check_comm(comm, "ncclCommWindowRegister");
     if (checked != ncclSuccess) return checked;
     if (win == nullptr || buff == nullptr || size == 0) {
-        return fail(comm, ncclInvalidArgument, "ncclCommWindowRegister: buff %p, size %zu, win %p", buff, size,
-                    static_cast<void*>(win));
+        return fail(comm, ncclInvalidArgument, "ncclCommWindowRegister: buff %p, size %zu, win %p",
+                    buff, size, static_cast<void*>(win));
     }
     if ((win_flags & ~(NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING)) != 0) {
-        return fail(comm, ncclInvalidArgument, "ncclCommWindowRegister: unknown flags 0x%x", win_flags);
+        return fail(comm, ncclInvalidArgument, "ncclCommWindowRegister: unknown flags 0x%x",
+                    win_flags);
     }
     *win = nullptr;
     if (!comm->symmetric()) return ncclSuccess;  // as NCCL does: success, and no window
@@ -134,16 +140,19 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win) {
     if (checked != ncclSuccess) return checked;
     World& world = *comm->world;
     if (win->comm != comm) {
-        return fail(comm, ncclInvalidArgument, "ncclCommWindowDeregister: the window is of another communicator");
+        return fail(comm, ncclInvalidArgument,
+                    "ncclCommWindowDeregister: the window is of another communicator");
     }
     world.engine.locked([&] {
-        const std::string busy = world.network.find_unfinished(win->bases[win->rank], win->sizes[win->rank]);
+        const std::string busy =
+            world.network.find_unfinished(win->bases[win->rank], win->sizes[win->rank]);
         if (!busy.empty()) {
             world.engine.refuse("ncclCommWindowDeregister with a GIN operation in flight: " + busy);
         }
         win->alive = false;
         win->mappings.clear();
-        comm->windows.erase(std::remove(comm->windows.begin(), comm->windows.end(), win), comm->windows.end());
+        comm->windows.erase(std::remove(comm->windows.begin(), comm->windows.end(), win),
+                            comm->windows.end());
     });
     const std::lock_guard lock(world.mutex);
     world.live_windows.erase(win);
@@ -160,28 +169,31 @@ ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void** out_use
     return ncclSuccess;
 }
 
-ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, size_t offset, int lsa_rank, void** out_ptr) {
+ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, size_t offset, int lsa_rank,
+                                     void** out_ptr) {
     const ncclResult_t checked = check_window(window, "ncclGetLsaDevicePointer");
     if (checked != ncclSuccess) return checked;
     if (out_ptr == nullptr || lsa_rank < 0 || lsa_rank >= window->lsa_size) {
-        return fail(window->comm, ncclInvalidArgument, "ncclGetLsaDevicePointer: LSA rank %d of %d", lsa_rank,
-                    window->lsa_size);
+        return fail(window->comm, ncclInvalidArgument, "ncclGetLsaDevicePointer: LSA rank %d of %d",
+                    lsa_rank, window->lsa_size);
     }
     const int world_rank = window->rank - window->lsa_rank + lsa_rank;
     if (offset >= window->sizes[world_rank]) {
-        return fail(window->comm, ncclInvalidArgument, "ncclGetLsaDevicePointer: offset %zu in a window of %zu bytes",
-                    offset, window->sizes[world_rank]);
+        return fail(window->comm, ncclInvalidArgument,
+                    "ncclGetLsaDevicePointer: offset %zu in a window of %zu bytes", offset,
+                    window->sizes[world_rank]);
     }
     *out_ptr = window->bases[world_rank] + offset;
     return ncclSuccess;
 }
 
-ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void** out_ptr) {
+ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer,
+                                      void** out_ptr) {
     const ncclResult_t checked = check_window(window, "ncclGetPeerDevicePointer");
     if (checked != ncclSuccess) return checked;
     if (out_ptr == nullptr || peer < 0 || peer >= window->comm->ranks) {
-        return fail(window->comm, ncclInvalidArgument, "ncclGetPeerDevicePointer: rank %d of %d", peer,
-                    window->comm->ranks);
+        return fail(window->comm, ncclInvalidArgument, "ncclGetPeerDevicePointer: rank %d of %d",
+                    peer, window->comm->ranks);
     }
     const int lsa_rank = peer - (window->rank - window->lsa_rank);
     *out_ptr = nullptr;
@@ -191,7 +203,8 @@ ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int pe
 
 ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t window, size_t, void** out_ptr) {
     const ncclResult_t checked = check_window(window, "ncclGetLsaMultimemDevicePointer");
-    if (checked != ncclSuccess || out_ptr == nullptr) return checked != ncclSuccess ? checked : ncclInvalidArgument;
+    if (checked != ncclSuccess || out_ptr == nullptr)
+        return checked != ncclSuccess ? checked : ncclInvalidArgument;
     *out_ptr = nullptr;
     return ncclSuccess;
 }

@@ -36,7 +36,8 @@ uint64_t timeout_ns() {
 
 // Maps whole pages, followed by one page that faults.
 char* map_pages(size_t bytes, int fd) {
-    void* range = mmap(nullptr, bytes + kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* range = mmap(nullptr, bytes + kPageBytes, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range == MAP_FAILED) return nullptr;
     const int flags = MAP_FIXED | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
     if (mmap(range, bytes, PROT_READ | PROT_WRITE, flags, fd, 0) == MAP_FAILED) {
@@ -77,7 +78,8 @@ std::shared_ptr<WindowMemory> World::allocate(size_t bytes) {
     memory->bytes = std::max(kPageBytes, (bytes + kPageBytes - 1) / kPageBytes * kPageBytes);
     if (!engine.simulating()) {
         memory->fd = memfd_create("gimlet-nccl-window", MFD_CLOEXEC);
-        if (memory->fd < 0 || ftruncate(memory->fd, static_cast<off_t>(memory->bytes)) != 0) return nullptr;
+        if (memory->fd < 0 || ftruncate(memory->fd, static_cast<off_t>(memory->bytes)) != 0)
+            return nullptr;
     }
     memory->base = map_pages(memory->bytes, memory->fd);
     if (memory->base == nullptr) return nullptr;
@@ -116,7 +118,8 @@ std::shared_ptr<WindowMemory> World::map_foreign(int pid, int fd, uint64_t seria
 
 std::shared_ptr<Rendezvous> World::new_rendezvous() {
     const std::lock_guard lock(mutex);
-    const auto place = engine.simulating() ? Rendezvous::Place::this_process : Rendezvous::Place::shared;
+    const auto place =
+        engine.simulating() ? Rendezvous::Place::this_process : Rendezvous::Place::shared;
     const uint64_t owner = engine.simulating() ? 0 : static_cast<uint64_t>(getpid());
     const uint64_t nonce = owner << 32 | next_nonce_++;
     auto made = Rendezvous::create(place, nonce);
@@ -163,7 +166,8 @@ DevCommState* World::new_dev_comm() {
     return dev_comms.back().get();
 }
 
-// ---------------------------------------------------------------------------------------------- collective calls
+// ----------------------------------------------------------------------------------------------
+// collective calls
 
 Group& World::group() {
     return engine.simulating() ? groups_[engine.host_rank()] : t_group;
@@ -206,15 +210,16 @@ void World::check_deadlines(std::vector<QueuedCall>& calls) {
         const uint64_t waited = now - call.waiting_since_ns;
         ncclResult_t why = ncclSuccess;
         if (waited > timeout_ns()) {
-            why = fail(call.comm, ncclSystemError, "%s: waited %.1f s for rank(s) %s of %d", wait.call,
-                       static_cast<double>(waited) * 1e-9, wait.rendezvous->missing(wait.round).c_str(),
-                       call.comm->ranks);
+            why = fail(call.comm, ncclSystemError, "%s: waited %.1f s for rank(s) %s of %d",
+                       wait.call, static_cast<double>(waited) * 1e-9,
+                       wait.rendezvous->missing(wait.round).c_str(), call.comm->ranks);
         } else if (waited > kDeadCheckNs && wait.rendezvous->dead_rank(wait.round) >= 0) {
-            why = fail(call.comm, ncclRemoteError, "%s: the process of rank %d no longer exists", wait.call,
-                       wait.rendezvous->dead_rank(wait.round));
+            why = fail(call.comm, ncclRemoteError, "%s: the process of rank %d no longer exists",
+                       wait.call, wait.rendezvous->dead_rank(wait.round));
         }
         if (why == ncclSuccess) continue;
-        std::fprintf(stderr, "gimlet emulator: rank %d: %s\n", call.comm->rank, call.comm->last_error.c_str());
+        std::fprintf(stderr, "gimlet emulator: rank %d: %s\n", call.comm->rank,
+                     call.comm->last_error.c_str());
         call.job.give_up(why);
         call.job.resume();
         call.finished = call.job.done();
@@ -232,12 +237,13 @@ void World::wait_for_any(std::vector<QueuedCall>& calls) {
     }
     if (first == nullptr) return;
     const auto any_ready = [&] {
-        return std::any_of(waiting.begin(), waiting.end(), [](const Job* job) { return job->ready(); });
+        return std::any_of(waiting.begin(), waiting.end(),
+                           [](const Job* job) { return job->ready(); });
     };
     const RoundWait& wait = first->job.waits_for();
     if (engine.simulating()) {
-        const std::string what = std::string(wait.call) + " waits for rank(s) " +
-                                 wait.rendezvous->missing(wait.round);
+        const std::string what =
+            std::string(wait.call) + " waits for rank(s) " + wait.rendezvous->missing(wait.round);
         engine.wait(what.c_str(), any_ready);
         return;
     }
@@ -259,7 +265,8 @@ ncclResult_t World::drive(std::vector<QueuedCall>& calls) {
     return result;
 }
 
-// ---------------------------------------------------------------------------------------------- errors
+// ----------------------------------------------------------------------------------------------
+// errors
 
 ncclResult_t fail(ncclComm* comm, ncclResult_t code, const char* format, ...) {
     char text[512];
@@ -273,7 +280,8 @@ ncclResult_t fail(ncclComm* comm, ncclResult_t code, const char* format, ...) {
 }
 
 ncclResult_t check_comm(const ncclComm* comm, const char* call) {
-    if (comm == nullptr) return fail(nullptr, ncclInvalidArgument, "%s: the communicator is NULL", call);
+    if (comm == nullptr)
+        return fail(nullptr, ncclInvalidArgument, "%s: the communicator is NULL", call);
     World& world = World::get();
     bool known;
     {
@@ -281,10 +289,12 @@ ncclResult_t check_comm(const ncclComm* comm, const char* call) {
         known = world.live_comms.count(comm) != 0;
     }
     if (!known || comm->dead) {
-        return fail(nullptr, ncclInvalidArgument, "%s: the communicator was destroyed, or is not one", call);
+        return fail(nullptr, ncclInvalidArgument,
+                    "%s: the communicator was destroyed, or is not one", call);
     }
     if (!comm->ready) {
-        return fail(nullptr, ncclInvalidUsage, "%s: the communicator is not initialised yet (ncclGroupEnd?)", call);
+        return fail(nullptr, ncclInvalidUsage,
+                    "%s: the communicator is not initialised yet (ncclGroupEnd?)", call);
     }
     return ncclSuccess;
 }
@@ -294,7 +304,8 @@ extern "C" const char* ncclGetLastError(ncclComm_t comm) {
     return comm->last_error.empty() ? "no error" : comm->last_error.c_str();
 }
 
-// ---------------------------------------------------------------------------------------------- windows
+// ----------------------------------------------------------------------------------------------
+// windows
 
 WindowPayload payload_of(const WindowMemory* memory, const void* start, size_t bytes, int flags) {
     WindowPayload payload;
@@ -311,7 +322,8 @@ WindowPayload payload_of(const WindowMemory* memory, const void* start, size_t b
     return payload;
 }
 
-ncclResult_t map_window(ncclComm* comm, ncclWindow_vidmem* window, uint32_t round, const char* call) {
+ncclResult_t map_window(ncclComm* comm, ncclWindow_vidmem* window, uint32_t round,
+                        const char* call) {
     WindowPayload mine;
     std::memcpy(&mine, comm->rendezvous->payload(comm->rank, round), sizeof(mine));
     for (int rank = 0; rank < comm->ranks; ++rank) {
@@ -324,14 +336,16 @@ ncclResult_t map_window(ncclComm* comm, ncclWindow_vidmem* window, uint32_t roun
                         ncclGetErrorString(static_cast<ncclResult_t>(theirs.status)));
         }
         if (theirs.flags != mine.flags || theirs.extra != mine.extra) {
-            return fail(comm, ncclInvalidUsage, "%s: rank %d and rank %d ask for different things", call, comm->rank,
-                        rank);
+            return fail(comm, ncclInvalidUsage, "%s: rank %d and rank %d ask for different things",
+                        call, comm->rank, rank);
         }
         char* base = reinterpret_cast<char*>(theirs.base);
         if (theirs.pid != mine.pid) {
-            auto memory = comm->world->map_foreign(theirs.pid, theirs.fd, theirs.serial, theirs.allocation_bytes);
+            auto memory = comm->world->map_foreign(theirs.pid, theirs.fd, theirs.serial,
+                                                   theirs.allocation_bytes);
             if (memory == nullptr) {
-                return fail(comm, ncclSystemError, "%s: cannot map the memory of rank %d (process %d)", call, rank,
+                return fail(comm, ncclSystemError,
+                            "%s: cannot map the memory of rank %d (process %d)", call, rank,
                             theirs.pid);
             }
             base = memory->base + theirs.offset;

@@ -32,10 +32,10 @@ struct WindowMemory {
     WindowMemory& operator=(const WindowMemory&) = delete;
 
     char* base = nullptr;
-    size_t bytes = 0;         ///< mapped: whole pages
-    int fd = -1;              ///< own allocations in live mode
-    uint64_t serial = 0;      ///< unique in the owning process
-    bool counted = false;     ///< in the engine's memory table
+    size_t bytes = 0;      ///< mapped: whole pages
+    int fd = -1;           ///< own allocations in live mode
+    uint64_t serial = 0;   ///< unique in the owning process
+    bool counted = false;  ///< in the engine's memory table
 };
 
 constexpr uint64_t kWindowMagic = 0x77646e77696c6d67;
@@ -98,7 +98,8 @@ struct DevCommState {
     size_t shadows_offset = 0;  ///< u64 [context][signal]
     ncclWindow_vidmem* resources = nullptr;
     std::vector<uint64_t> counter_words;  ///< [context][counter]
-    std::vector<std::vector<std::unique_ptr<GinQueue>>> queues;  ///< [context][world rank], made at first use
+    std::vector<std::vector<std::unique_ptr<GinQueue>>>
+        queues;  ///< [context][world rank], made at first use
     std::map<std::pair<uint32_t, uint32_t>, ThreadPlace> lsa_barriers;  ///< (handle, index) in use
 
     uint64_t* signal_word(int rank, uint32_t context, uint32_t id) const {
@@ -200,8 +201,11 @@ struct WindowPayload {
     uint64_t base = 0;
     uint64_t extra = 0;  ///< must agree on all ranks
 };
-WindowPayload payload_of(const WindowMemory* allocation, const void* start, size_t bytes, int flags);
-/// Fills `window` from everybody's payloads of the round. On disagreement records and returns an error.
-ncclResult_t map_window(ncclComm* comm, ncclWindow_vidmem* window, uint32_t round, const char* call);
+WindowPayload payload_of(const WindowMemory* allocation, const void* start, size_t bytes,
+                         int flags);
+/// Fills `window` from everybody's payloads of the round. On disagreement records and returns an
+/// error.
+ncclResult_t map_window(ncclComm* comm, ncclWindow_vidmem* window, uint32_t round,
+                        const char* call);
 
 }  // namespace gimlet::emu::nccl

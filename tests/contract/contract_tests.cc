@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// This program links one object per header of the project, so that it exists only if every header compiles
-// alone. What the scripts check has its tests in scripts_test.py.
+// This program links one object per header of the project, so that it exists only if every header
+// compiles alone. What the scripts check has its tests in scripts_test.py.
 #include "tests/support/catch.hpp"
 
 TEST_CASE("every header compiles alone", "[contract]") {

@@ -29,7 +29,8 @@ void everywhere(const Shape& shape, unsigned threads, const std::function<void(R
         options.lsa_team_size = shape.team;
         options.seed = seed;
         options.gin = seed % 2 == 0 ? GinMode::gdaki : GinMode::proxy;
-        options.schedule = seed % 3 == 0 ? gimlet::emu::Schedule::priority : gimlet::emu::Schedule::uniform;
+        options.schedule =
+            seed % 3 == 0 ? gimlet::emu::Schedule::priority : gimlet::emu::Schedule::uniform;
         INFO("seed " << seed << ", " << shape.ranks << " ranks, LSA teams of " << shape.team);
         REQUIRE(failure_of(options, [&](int rank) {
                     Rank r(rank, shape.ranks, barrier_requirements());
@@ -42,15 +43,18 @@ void everywhere(const Shape& shape, unsigned threads, const std::function<void(R
 
 }  // namespace
 
-TEST_CASE("LSA barrier: everybody's stores are visible, for any coop size", "[emulator][nccl][barrier]") {
-    const Shape shape = GENERATE(Shape{1, 0}, Shape{2, 0}, Shape{3, 0}, Shape{4, 2}, Shape{8, 0}, Shape{8, 4});
+TEST_CASE("LSA barrier: everybody's stores are visible, for any coop size",
+          "[emulator][nccl][barrier]") {
+    const Shape shape =
+        GENERATE(Shape{1, 0}, Shape{2, 0}, Shape{3, 0}, Shape{4, 2}, Shape{8, 0}, Shape{8, 4});
     const unsigned threads = GENERATE(1u, 32u, 64u);
     everywhere(shape, threads, [](Rank& r) {
         ncclLsaBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), r.dev, ncclTeamTagLsa(), 2);
         const ncclTeam lsa = ncclTeamLsa(r.dev);
         for (uint64_t step = 1; step <= 3; ++step) {
             if (threadIdx.x == blockDim.x - 1) {
-                for (int p = 0; p < lsa.nRanks; ++p) ncclSymPtr<uint64_t>(r.window).lsaPtr(p)[lsa.rank] = step;
+                for (int p = 0; p < lsa.nRanks; ++p)
+                    ncclSymPtr<uint64_t>(r.window).lsaPtr(p)[lsa.rank] = step;
             }
             barrier.sync(ncclCoopCta(), kAcqRel);
             for (int p = 0; p < lsa.nRanks; ++p) VERIFY(r.words[p] == step);
@@ -59,7 +63,8 @@ TEST_CASE("LSA barrier: everybody's stores are visible, for any coop size", "[em
     });
 }
 
-TEST_CASE("LSA barrier: split arrive and wait, and epochs that outlive the session", "[emulator][nccl][barrier]") {
+TEST_CASE("LSA barrier: split arrive and wait, and epochs that outlive the session",
+          "[emulator][nccl][barrier]") {
     everywhere({4, 0}, 32, [](Rank& r) {
         for (int i = 0; i < 4; ++i) {
             ncclLsaBarrierSession<ncclCoopWarp> barrier(ncclCoopWarp(), r.dev, ncclTeamTagLsa(), 0);
@@ -75,14 +80,17 @@ TEST_CASE("LSA barrier: misuse", "[emulator][nccl][barrier]") {
     options.ranks = 2;
     std::string text = failure_of(options, [&](int rank) {
         Rank r(rank, 2, lsa_requirements(2));
-        r.run([&] { ncclLsaBarrierSession<ncclCoopThread> b(ncclCoopThread(), r.dev, ncclTeamTagLsa(), 2); });
+        r.run([&] {
+            ncclLsaBarrierSession<ncclCoopThread> b(ncclCoopThread(), r.dev, ncclTeamTagLsa(), 2);
+        });
     });
     REQUIRE_THAT(text, contains_text("index 2 of 2"));
     text = failure_of(options, [&](int rank) {
         Rank r(rank, 2, lsa_requirements(2));
         r.run(
             [&] {
-                ncclLsaBarrierSession<ncclCoopThread> b(ncclCoopThread(), r.dev, ncclTeamTagLsa(), 1);
+                ncclLsaBarrierSession<ncclCoopThread> b(ncclCoopThread(), r.dev, ncclTeamTagLsa(),
+                                                        1);
                 b.sync(ncclCoopThread(), kAcqRel);
             },
             1, 2);
@@ -108,8 +116,10 @@ TEST_CASE("LSA barrier: misuse", "[emulator][nccl][barrier]") {
     REQUIRE(text == "");
 }
 
-TEST_CASE("GIN barrier: earlier puts on its context are there, and gets have landed", "[emulator][nccl][barrier]") {
-    const Shape shape = GENERATE(Shape{1, 0}, Shape{2, 1}, Shape{3, 1}, Shape{4, 2}, Shape{8, 4}, Shape{8, 1});
+TEST_CASE("GIN barrier: earlier puts on its context are there, and gets have landed",
+          "[emulator][nccl][barrier]") {
+    const Shape shape =
+        GENERATE(Shape{1, 0}, Shape{2, 1}, Shape{3, 1}, Shape{4, 2}, Shape{8, 4}, Shape{8, 1});
     everywhere(shape, 32, [](Rank& r) {
         const ncclGin gin(r.dev, 1);
         const ncclTeam all = ncclTeamWorld(r.dev);
@@ -120,9 +130,11 @@ TEST_CASE("GIN barrier: earlier puts on its context are there, and gets have lan
             }
             barrier.sync(ncclCoopWarp(), kAcqRel);
             for (int p = 0; p < all.nRanks; ++p) VERIFY(r.words[p] == step * 100 + p);
-            // My barrier says what has reached me; what has reached my neighbour, its next one says.
+            // My barrier says what has reached me; what has reached my neighbour, its next one
+            // says.
             barrier.sync(ncclCoopWarp(), kAcqRel);
-            if (threadIdx.x == 0) gin.get(all, (r.rank + 1) % all.nRanks, r.window, 0, r.window, 1024, 8);
+            if (threadIdx.x == 0)
+                gin.get(all, (r.rank + 1) % all.nRanks, r.window, 0, r.window, 1024, 8);
             barrier.sync(ncclCoopWarp(), kAcqRel);
             VERIFY(r.words[128] == step * 100);
             ncclGinBarrier(ncclCoopWarp(), gin, ncclTeamTagRail(), 0);
@@ -131,7 +143,8 @@ TEST_CASE("GIN barrier: earlier puts on its context are there, and gets have lan
     });
 }
 
-TEST_CASE("GIN barrier over all contexts fences all contexts; over one, only that one", "[emulator][nccl][barrier]") {
+TEST_CASE("GIN barrier over all contexts fences all contexts; over one, only that one",
+          "[emulator][nccl][barrier]") {
     const bool all_contexts = GENERATE(true, false);
     int wrong = 0;
     for (uint64_t seed = 1; seed <= 60; ++seed) {
@@ -148,7 +161,8 @@ TEST_CASE("GIN barrier over all contexts fences all contexts; over one, only tha
                         ncclGin(r.dev, 1).putValue(team, (rank + 1) % 3, r.window, 0, uint64_t{7});
                     }
                     if (all_contexts) {
-                        ncclGinBarrier(ncclCoopWarp(), ncclGinAllContexts(r.dev), ncclTeamTagWorld(), 0);
+                        ncclGinBarrier(ncclCoopWarp(), ncclGinAllContexts(r.dev),
+                                       ncclTeamTagWorld(), 0);
                     } else {
                         ncclGinBarrier(ncclCoopWarp(), ncclGin(r.dev, 0), ncclTeamTagWorld(), 0);
                     }
@@ -195,21 +209,25 @@ TEST_CASE("GIN barrier: the deadline ends a wait", "[emulator][nccl][barrier]") 
                 Rank r(rank, 2, barrier_requirements());
                 if (rank == 1) return;
                 r.run([&] {
-                    ncclGinBarrierSession<ncclCoopThread> b(ncclCoopThread(), ncclGin(r.dev, 0), ncclTeamTagWorld(), 0);
-                    VERIFY(b.sync(ncclCoopThread(), kAcqRel, ncclGinFenceLevel::Put, 20000) == ncclTimeout);
+                    ncclGinBarrierSession<ncclCoopThread> b(ncclCoopThread(), ncclGin(r.dev, 0),
+                                                            ncclTeamTagWorld(), 0);
+                    VERIFY(b.sync(ncclCoopThread(), kAcqRel, ncclGinFenceLevel::Put, 20000) ==
+                           ncclTimeout);
                 });
             }) == "");
 }
 
 TEST_CASE("hybrid barrier", "[emulator][nccl][barrier]") {
-    const Shape shape = GENERATE(Shape{1, 0}, Shape{2, 1}, Shape{3, 0}, Shape{4, 2}, Shape{8, 4}, Shape{8, 2});
+    const Shape shape =
+        GENERATE(Shape{1, 0}, Shape{2, 1}, Shape{3, 0}, Shape{4, 2}, Shape{8, 4}, Shape{8, 2});
     everywhere(shape, 64, [](Rank& r) {
         const ncclGin gin(r.dev, 0);
         const ncclTeam all = ncclTeamWorld(r.dev), lsa = ncclTeamLsa(r.dev);
         ncclBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), ncclTeamTagWorld(), gin, 1);
         for (uint64_t step = 1; step <= 2; ++step) {
             if (threadIdx.x == 0) {
-                for (int p = 0; p < all.nRanks; ++p) gin.putValue(all, p, r.window, 8 * r.rank, step);
+                for (int p = 0; p < all.nRanks; ++p)
+                    gin.putValue(all, p, r.window, 8 * r.rank, step);
             }
             barrier.sync(ncclCoopCta(), kAcqRel);
             for (int p = 0; p < all.nRanks; ++p) VERIFY(r.words[p] == step);
@@ -219,7 +237,8 @@ TEST_CASE("hybrid barrier", "[emulator][nccl][barrier]") {
             }
             barrier.sync(ncclCoopCta(), kAcqRel, ncclGinFenceLevel::None);
             for (int p = 0; p < lsa.nRanks; ++p) VERIFY(r.words[64 + p] == step);
-            VERIFY(barrier.sync(ncclCoopCta(), kAcqRel, ncclGinFenceLevel::Get, 1ull << 40) == ncclSuccess);
+            VERIFY(barrier.sync(ncclCoopCta(), kAcqRel, ncclGinFenceLevel::Get, 1ull << 40) ==
+                   ncclSuccess);
         }
     });
 }
@@ -246,7 +265,8 @@ TEST_CASE("barriers without GIN", "[emulator][nccl][barrier]") {
                 VERIFY(r.dev.ginContextCount == 0);
                 r.run(
                     [&] {
-                        ncclLsaBarrierSession<ncclCoopCta> b(ncclCoopCta(), r.dev, ncclTeamTagLsa(), 0);
+                        ncclLsaBarrierSession<ncclCoopCta> b(ncclCoopCta(), r.dev, ncclTeamTagLsa(),
+                                                             0);
                         b.sync(ncclCoopCta(), kAcqRel);
                     },
                     64);

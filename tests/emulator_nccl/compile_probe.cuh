@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every call form of the device API that the emulator offers, so that one file can be compiled against NCCL's headers
-// with nvcc and against the emulator's. Never launched.
+// Every call form of the device API that the emulator offers, so that one file can be compiled
+// against NCCL's headers with nvcc and against the emulator's. Never launched.
 #pragma once
 
 #include <cuda_runtime.h>
 #include <nccl_device.h>
 
 template <typename Coop>
-__device__ inline void probe_gin_calls(Coop coop, const ncclGin& gin, ncclWindow_t w, uint64_t* out) {
+__device__ inline void probe_gin_calls(Coop coop, const ncclGin& gin, ncclWindow_t w,
+                                       uint64_t* out) {
     const ncclTeam team = ncclTeamWorld(gin.comm);
     const ncclSymPtr<float> a(w, 64), b(w, 128);
     const uint32_t flags = ncclGinOptFlagsAggregateRequests | ncclGinOptFlagsMaySkipCreditCheck;
     gin.put(team, 0, w, 0, w, 8, 16);
     gin.put(team, 0, w, 0, w, 8, 16, ncclGin_StrongSignalInc{0}, ncclGin_WeakCounterInc{0}, coop);
-    gin.put(team, 0, w, 0, w, 8, 16, ncclGin_WeakSignalAdd{0, 2}, ncclGin_CounterInc{0}, coop, ncclGin_None{},
-            cuda::thread_scope_system, cuda::thread_scope_system, flags, ncclGin_SegmentDevice{});
+    gin.put(team, 0, w, 0, w, 8, 16, ncclGin_WeakSignalAdd{0, 2}, ncclGin_CounterInc{0}, coop,
+            ncclGin_None{}, cuda::thread_scope_system, cuda::thread_scope_system, flags,
+            ncclGin_SegmentDevice{});
     gin.put(team, 0, a + 4, b - 4, 16, ncclGin_WeakVASignalInc{w, 8});
     gin.put(team, 0, a, b, 16, ncclGin_StrongVASignalAdd{w, 8, 3}, ncclGin_None{}, coop);
     gin.putValue(team, 0, w, 8, 1.0f);
-    gin.putValue(team, 0, w, 8, uint64_t(7), ncclGin_SignalInc{1}, coop, ncclGin_None{}, cuda::thread_scope_thread,
-                 cuda::thread_scope_device, flags);
+    gin.putValue(team, 0, w, 8, uint64_t(7), ncclGin_SignalInc{1}, coop, ncclGin_None{},
+                 cuda::thread_scope_thread, cuda::thread_scope_device, flags);
     gin.putValue(team, 0, a, 2.0f, ncclGin_SignalAdd{1, 2});
     gin.signal(team, 0, ncclGin_WeakSignalInc{1});
     gin.signal(team, 0, ncclGin_StrongSignalAdd{1, 2}, coop);
@@ -39,7 +41,8 @@ __device__ inline void probe_gin_calls(Coop coop, const ncclGin& gin, ncclWindow
     gin.wait(request, coop, ncclGin_None{}, cuda::memory_order_acquire);
     out[0] = gin.readCounter(0) + gin.readCounter(0, 56, cuda::memory_order_relaxed);
     gin.waitCounter(coop, 0, 1);
-    out[1] = gin.readSignal(0) + gin.readSignal(0, 32, cuda::memory_order_relaxed) + gin.readSignal(w, 8);
+    out[1] = gin.readSignal(0) + gin.readSignal(0, 32, cuda::memory_order_relaxed) +
+             gin.readSignal(w, 8);
     gin.waitSignal(coop, 0, 1);
     gin.waitSignal(coop, 0, 1, 32, cuda::memory_order_acquire);
     gin.waitSignal(coop, w, size_t(8), 1);
@@ -82,8 +85,8 @@ __device__ inline void probe_barriers(Coop coop, const ncclDevComm& comm, const 
     hybrid.ginBarrier().sync(coop, order);
     ncclBarrierSession<Coop> team(coop, ncclTeamTagLsa(), comm, 0);
     ncclBarrierSession<Coop> rails(coop, ncclTeamTagRail(), gin, 0);
-    ncclBarrierSession<Coop> full(coop, ncclTeamLsa(comm), ncclTeamRail(comm), gin, comm.hybridLsaBarrier,
-                                  comm.hybridRailGinBarrier, 0);
+    ncclBarrierSession<Coop> full(coop, ncclTeamLsa(comm), ncclTeamRail(comm), gin,
+                                  comm.hybridLsaBarrier, comm.hybridRailGinBarrier, 0);
     ncclBarrier(coop, ncclTeamTagWorld(), gin, 0);
     ncclBarrier(coop, ncclTeamTagRail(), gin, 0, order, Relaxed);
 }
@@ -105,7 +108,8 @@ __device__ inline void probe_pointers(const ncclDevComm& comm, ncclWindow_t w, v
     out[9] = ints.peerPtr(1);
     out[10] = ints.peerPtr(ncclTeamWorld(comm), 1);
     out[11] = ncclFindWindow(ncclCoopWarp(), comm, out[0]);
-    out[12] = reinterpret_cast<void*>(ncclGetResourceBufferOffset(3) + static_cast<size_t>(ints - ints));
+    out[12] =
+        reinterpret_cast<void*>(ncclGetResourceBufferOffset(3) + static_cast<size_t>(ints - ints));
 }
 
 __global__ void probe_kernel(ncclDevComm comm, ncclWindow_t w, uint64_t* out, void** pointers) {
@@ -127,11 +131,12 @@ __global__ void probe_kernel(ncclDevComm comm, ncclWindow_t w, uint64_t* out, vo
     alignas(ncclGin_C) char space[sizeof(ncclGin_C)];
     ncclGin_C* net = reinterpret_cast<ncclGin_C*>(space);
     ncclGin_C_init(net, NCCL_GIN_BACKEND_MASK_ALL, comm, 0);
-    ncclGinPut(net, ncclTeamWorld(comm), 0, w, 0, w, 0, 8, true, 0, ncclGinSignalInc, 1, false, 0, any, false, nullptr,
-               cuda::thread_scope_thread, cuda::thread_scope_device);
+    ncclGinPut(net, ncclTeamWorld(comm), 0, w, 0, w, 0, 8, true, 0, ncclGinSignalInc, 1, false, 0,
+               any, false, nullptr, cuda::thread_scope_thread, cuda::thread_scope_device);
     ncclGinSignal_v2(net, ncclTeamWorld(comm), 0, true, 0, ncclGinSignalAdd, 1, any, false, nullptr,
                      cuda::thread_scope_thread, cuda::thread_scope_device, 0);
     ncclGinGet(net, ncclTeamWorld(comm), 0, w, 0, w, 8, 8, any, false, nullptr, 0);
     ncclGinFlush(net, any, cuda::memory_order_acquire);
-    out[4] = ncclGinReadSignal(net, 0, 64, cuda::memory_order_acquire) + *ncclGinGetSignalShadowPtr(net, 0);
+    out[4] = ncclGinReadSignal(net, 0, 64, cuda::memory_order_acquire) +
+             *ncclGinGetSignalShadowPtr(net, 0);
 }

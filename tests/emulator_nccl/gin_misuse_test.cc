@@ -10,8 +10,9 @@ const ncclCoopThread kThread;
 
 /// Both ranks run `use`; returns the failure's text.
 std::string misuse(const std::function<void(Rank&, const ncclGin&)>& use,
-                   const ncclDevCommRequirements& reqs = gin_requirements(), int context = 0, unsigned threads = 1,
-                   unsigned blocks = 1, uint64_t seed = 1, ncclGinResourceSharingMode mode = NCCL_GIN_RESOURCE_SHARING_GPU) {
+                   const ncclDevCommRequirements& reqs = gin_requirements(), int context = 0,
+                   unsigned threads = 1, unsigned blocks = 1, uint64_t seed = 1,
+                   ncclGinResourceSharingMode mode = NCCL_GIN_RESOURCE_SHARING_GPU) {
     SimOptions options;
     options.ranks = 2;
     options.seed = seed;
@@ -21,16 +22,21 @@ std::string misuse(const std::function<void(Rank&, const ncclGin&)>& use,
     });
 }
 
-ncclTeam world(const Rank& r) { return ncclTeamWorld(r.dev); }
+ncclTeam world(const Rank& r) {
+    return ncclTeamWorld(r.dev);
+}
 
 }  // namespace
 
 TEST_CASE("ids, ranges and peers out of bounds are refused", "[emulator][nccl][gin]") {
     using Use = std::function<void(Rank&, const ncclGin&)>;
     const std::pair<const char*, Use> cases[] = {
-        {"peer 2 in a team of 2", [](Rank& r, const ncclGin& g) { g.signal(world(r), 2, ncclGin_WeakSignalInc{0}); }},
-        {"peer -1", [](Rank& r, const ncclGin& g) { g.signal(world(r), -1, ncclGin_WeakSignalInc{0}); }},
-        {"signal 8 of 8", [](Rank& r, const ncclGin& g) { g.signal(world(r), 0, ncclGin_WeakSignalInc{8}); }},
+        {"peer 2 in a team of 2",
+         [](Rank& r, const ncclGin& g) { g.signal(world(r), 2, ncclGin_WeakSignalInc{0}); }},
+        {"peer -1",
+         [](Rank& r, const ncclGin& g) { g.signal(world(r), -1, ncclGin_WeakSignalInc{0}); }},
+        {"signal 8 of 8",
+         [](Rank& r, const ncclGin& g) { g.signal(world(r), 0, ncclGin_WeakSignalInc{8}); }},
         {"signal 9 of 8", [](Rank&, const ncclGin& g) { g.readSignal(9); }},
         {"signal 9 of 8", [](Rank&, const ncclGin& g) { g.getSignalShadowPtr(9); }},
         {"counter 4 of 4", [](Rank&, const ncclGin& g) { g.readCounter(4); }},
@@ -38,16 +44,20 @@ TEST_CASE("ids, ranges and peers out of bounds are refused", "[emulator][nccl][g
         {"0 bits", [](Rank&, const ncclGin& g) { g.readSignal(0, 0); }},
         {"destination range [8184, +16)",
          [](Rank& r, const ncclGin& g) { g.put(world(r), 1, r.window, 8184, r.window, 0, 16); }},
-        {"source range [8192, +1)", [](Rank& r, const ncclGin& g) { g.put(world(r), 1, r.window, 0, r.window, 8192, 1); }},
-        {"remote range", [](Rank& r, const ncclGin& g) { g.get(world(r), 1, r.window, 9000, r.window, 0, 1); }},
+        {"source range [8192, +1)",
+         [](Rank& r, const ncclGin& g) { g.put(world(r), 1, r.window, 0, r.window, 8192, 1); }},
+        {"remote range",
+         [](Rank& r, const ncclGin& g) { g.get(world(r), 1, r.window, 9000, r.window, 0, 1); }},
         {"destination window is NULL",
          [](Rank& r, const ncclGin& g) { g.put(world(r), 1, nullptr, 0, r.window, 0, 16); }},
         {"offset 12 is not a multiple of 8",
-         [](Rank& r, const ncclGin& g) { g.signal(world(r), 1, ncclGin_WeakVASignalInc{r.window, 12}); }},
+         [](Rank& r, const ncclGin& g) {
+             g.signal(world(r), 1, ncclGin_WeakVASignalInc{r.window, 12});
+         }},
         {"unknown optFlags",
          [](Rank& r, const ncclGin& g) {
-             g.signal(world(r), 1, ncclGin_WeakSignalInc{0}, kThread, ncclGin_None{}, cuda::thread_scope_thread,
-                      cuda::thread_scope_device, 64);
+             g.signal(world(r), 1, ncclGin_WeakSignalInc{0}, kThread, ncclGin_None{},
+                      cuda::thread_scope_thread, cuda::thread_scope_device, 64);
          }},
         {"not one of flushAsync",
          [](Rank&, const ncclGin& g) {
@@ -66,14 +76,19 @@ TEST_CASE("ids, ranges and peers out of bounds are refused", "[emulator][nccl][g
     REQUIRE_THAT(misuse(nothing, lsa_requirements()), contains_text("created without GIN"));
 }
 
-TEST_CASE("strong and address signals need what the requirements declared", "[emulator][nccl][gin]") {
+TEST_CASE("strong and address signals need what the requirements declared",
+          "[emulator][nccl][gin]") {
     ncclDevCommRequirements reqs = gin_requirements();
     reqs.ginStrongSignalsRequired = false;
-    const auto strong = [](Rank& r, const ncclGin& g) { g.signal(world(r), 1, ncclGin_StrongSignalInc{0}); };
+    const auto strong = [](Rank& r, const ncclGin& g) {
+        g.signal(world(r), 1, ncclGin_StrongSignalInc{0});
+    };
     REQUIRE_THAT(misuse(strong, reqs), contains_text("ginStrongSignalsRequired"));
     reqs = gin_requirements();
     reqs.ginVaSignalsRequired = false;
-    const auto address = [](Rank& r, const ncclGin& g) { g.signal(world(r), 1, ncclGin_WeakVASignalInc{r.window, 8}); };
+    const auto address = [](Rank& r, const ncclGin& g) {
+        g.signal(world(r), 1, ncclGin_WeakVASignalInc{r.window, 8});
+    };
     REQUIRE_THAT(misuse(address, reqs), contains_text("ginVaSignalsRequired"));
     SimOptions options;
     options.ranks = 2;
@@ -121,8 +136,8 @@ TEST_CASE("reset with operations in flight is refused", "[emulator][nccl][gin]")
     for (uint64_t seed = 1; seed <= 20; ++seed) {
         const std::string text = misuse(
             [&](Rank& r, const ncclGin& g) {
-                g.put(world(r), 0, r.window, 8 * (1 + r.rank), r.window, 0, 8, ncclGin_WeakSignalInc{0},
-                      ncclGin_WeakCounterInc{0});
+                g.put(world(r), 0, r.window, 8 * (1 + r.rank), r.window, 0, 8,
+                      ncclGin_WeakSignalInc{0}, ncclGin_WeakCounterInc{0});
                 if (counter) {
                     g.resetCounter(0);
                 } else if (r.rank == 0) {
@@ -141,10 +156,12 @@ TEST_CASE("sharing modes", "[emulator][nccl][gin]") {
     const auto put = [](Rank& r, const ncclGin& g) {
         for (int i = 0; i < 4; ++i) g.putValue(world(r), 1, r.window, 8 * blockIdx.x, uint64_t{1});
     };
-    const auto refused = [&](ncclGinResourceSharingMode mode, unsigned threads, unsigned blocks, const char* text) {
+    const auto refused = [&](ncclGinResourceSharingMode mode, unsigned threads, unsigned blocks,
+                             const char* text) {
         int count = 0;
         for (uint64_t seed = 1; seed <= 20; ++seed) {
-            const std::string failure = misuse(put, gin_requirements(), 0, threads, blocks, seed, mode);
+            const std::string failure =
+                misuse(put, gin_requirements(), 0, threads, blocks, seed, mode);
             if (failure.empty()) continue;
             REQUIRE_THAT(failure, contains_text(text));
             ++count;
@@ -160,7 +177,8 @@ TEST_CASE("sharing modes", "[emulator][nccl][gin]") {
     for (uint64_t seed = 1; seed <= 20; ++seed) {
         const std::string failure = misuse(
             [&](Rank& r, const ncclGin& g) {
-                const auto mode = blockIdx.x == 0 ? NCCL_GIN_RESOURCE_SHARING_GPU : NCCL_GIN_RESOURCE_SHARING_CTA;
+                const auto mode =
+                    blockIdx.x == 0 ? NCCL_GIN_RESOURCE_SHARING_GPU : NCCL_GIN_RESOURCE_SHARING_CTA;
                 put(r, ncclGin(g.comm, 0, mode));
             },
             gin_requirements(), 0, 1, 2, seed);
@@ -188,7 +206,8 @@ TEST_CASE("MaySkipCreditCheck on a full queue is refused", "[emulator][nccl][gin
 
 TEST_CASE("things must not be destroyed under operations in flight", "[emulator][nccl][gin]") {
     const int what = GENERATE(0, 1, 2, 3);
-    const char* texts[] = {"ncclDevCommDestroy with", "ncclCommWindowDeregister with", "ncclMemFree of", "ncclCommDestroy with"};
+    const char* texts[] = {"ncclDevCommDestroy with", "ncclCommWindowDeregister with",
+                           "ncclMemFree of", "ncclCommDestroy with"};
     int refused = 0;
     for (uint64_t seed = 1; seed <= 20; ++seed) {
         SimOptions options;
@@ -203,8 +222,9 @@ TEST_CASE("things must not be destroyed under operations in flight", "[emulator]
             }
             r.run([&] {
                 // Held back for ever: there is no doorbell.
-                ncclGin(r.dev, 0).put(world(r), 1, r.window, 0, r.window, 0, 8, ncclGin_WeakSignalInc{0},
-                                      ncclGin_None{}, kThread, ncclGin_None{}, cuda::thread_scope_thread,
+                ncclGin(r.dev, 0).put(world(r), 1, r.window, 0, r.window, 0, 8,
+                                      ncclGin_WeakSignalInc{0}, ncclGin_None{}, kThread,
+                                      ncclGin_None{}, cuda::thread_scope_thread,
                                       cuda::thread_scope_device, ncclGinOptFlagsAggregateRequests);
             });
             if (what == 0) NCCL_OK(ncclDevCommDestroy(r.comm, &r.dev));
@@ -224,7 +244,8 @@ TEST_CASE("abort drops what is in flight and waits for nobody", "[emulator][nccl
         Rank r(rank, 2, gin_requirements());
         if (rank == 1) return;
         r.run([&] {
-            for (int i = 0; i < 9; ++i) ncclGin(r.dev, 0).put(world(r), 1, r.window, 0, r.window, 0, 4096);
+            for (int i = 0; i < 9; ++i)
+                ncclGin(r.dev, 0).put(world(r), 1, r.window, 0, r.window, 0, 4096);
         });
         NCCL_OK(ncclCommAbort(r.comm));
         NCCL_OK(ncclMemFree(r.words));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each guarantee of GIN holds under every seed; each thing that is not guaranteed does go wrong under some seed.
+// Each guarantee of GIN holds under every seed; each thing that is not guaranteed does go wrong
+// under some seed.
 #include <set>
 
 #include "tests/emulator_nccl/rig.hpp"
@@ -62,7 +63,9 @@ struct Pair {
 
 const ncclCoopThread kThread;
 
-ncclTeam world(const Rank& r) { return ncclTeamWorld(r.dev); }
+ncclTeam world(const Rank& r) {
+    return ncclTeamWorld(r.dev);
+}
 
 void check_words(const Rank& r, size_t first, size_t count) {
     for (size_t i = first; i < first + count; ++i) VERIFY(r.words[i] == 1000 + i);
@@ -98,8 +101,10 @@ TEST_CASE("a strong signal covers earlier puts; a weak one does not", "[emulator
     pair.sender = [&](Rank& r) {
         const ncclGin gin(r.dev, 0);
         for (int i = 0; i < 4; ++i) gin.put(world(r), 1, r.window, 80 * i, r.window, 80 * i, 80);
-        if (with_data && strong) gin.put(world(r), 1, r.window, 320, r.window, 320, 8, ncclGin_StrongSignalInc{0});
-        if (with_data && !strong) gin.put(world(r), 1, r.window, 320, r.window, 320, 8, ncclGin_WeakSignalInc{0});
+        if (with_data && strong)
+            gin.put(world(r), 1, r.window, 320, r.window, 320, 8, ncclGin_StrongSignalInc{0});
+        if (with_data && !strong)
+            gin.put(world(r), 1, r.window, 320, r.window, 320, 8, ncclGin_WeakSignalInc{0});
         if (!with_data && strong) gin.signal(world(r), 1, ncclGin_StrongSignalAdd{0, 1});
         if (!with_data && !strong) gin.signal(world(r), 1, ncclGin_WeakSignalAdd{0, 1});
     };
@@ -187,7 +192,8 @@ TEST_CASE("the bytes of a put land in pieces and in any order", "[emulator][nccl
                     r.run([&] {
                         const ncclGin gin(r.dev, 0);
                         if (rank == 0) {
-                            gin.put(world(r), 1, r.window, 0, r.window, 0, 512, ncclGin_WeakSignalInc{0});
+                            gin.put(world(r), 1, r.window, 0, r.window, 0, 512,
+                                    ncclGin_WeakSignalInc{0});
                             return;
                         }
                         volatile uint64_t* words = r.words;
@@ -238,14 +244,16 @@ TEST_CASE("a source changed before local completion is refused", "[emulator][ncc
     };
     pair.receiver = [](Rank& r) { ncclGin(r.dev, 0).waitSignal(kThread, 0, 1); };
     pair.must_fail_sometimes("the source of a put was changed before the put was locally complete");
-    REQUIRE_THAT(pair.run(1) + pair.run(2) + pair.run(3) + pair.run(4), contains_text("block 0 thread 0"));
+    REQUIRE_THAT(pair.run(1) + pair.run(2) + pair.run(3) + pair.run(4),
+                 contains_text("block 0 thread 0"));
 }
 
 TEST_CASE("a counter says that the source may be reused", "[emulator][nccl][gin]") {
     Pair pair;
     pair.sender = [](Rank& r) {
         const ncclGin gin(r.dev, 0);
-        gin.put(world(r), 1, r.window, 0, r.window, 0, 640, ncclGin_WeakSignalInc{0}, ncclGin_WeakCounterInc{2});
+        gin.put(world(r), 1, r.window, 0, r.window, 0, 640, ncclGin_WeakSignalInc{0},
+                ncclGin_WeakCounterInc{2});
         gin.waitCounter(kThread, 2, 1);
         r.words[40] = 5;
         VERIFY(gin.readCounter(2) == 1 && gin.readCounter(1) == 0);
@@ -259,7 +267,8 @@ TEST_CASE("a counter says that the source may be reused", "[emulator][nccl][gin]
     pair.must_hold();
 }
 
-TEST_CASE("a get is there after flush, or after flushAsync and wait, and not before", "[emulator][nccl][gin]") {
+TEST_CASE("a get is there after flush, or after flushAsync and wait, and not before",
+          "[emulator][nccl][gin]") {
     const int way = GENERATE(0, 1, 2);
     Pair pair;
     pair.mode = GENERATE(GinMode::gdaki, GinMode::proxy);
@@ -294,7 +303,8 @@ TEST_CASE("putValue carries 1 to 8 bytes", "[emulator][nccl][gin]") {
     pair.receiver = [](Rank& r) {
         const ncclGin gin(r.dev, 0);
         gin.waitSignal(kThread, 4, 5);
-        VERIFY(r.words[0] == 0x1122334455667788 && r.words[1] == 7 && r.words[2] == uint64_t{9} << 32);
+        VERIFY(r.words[0] == 0x1122334455667788 && r.words[1] == 7 &&
+               r.words[2] == uint64_t{9} << 32);
     };
     pair.must_hold();
 }
@@ -303,8 +313,9 @@ TEST_CASE("a typed put counts elements", "[emulator][nccl][gin]") {
     Pair pair;
     pair.sender = [](Rank& r) {
         const ncclSymPtr<uint64_t> base(r.window);
-        ncclGin(r.dev, 0).put(world(r), 1, base + 10, base + 10, 30, ncclGin_WeakSignalInc{0}, ncclGin_None{}, kThread,
-                              ncclGin_None{}, cuda::thread_scope_system, cuda::thread_scope_system);
+        ncclGin(r.dev, 0).put(world(r), 1, base + 10, base + 10, 30, ncclGin_WeakSignalInc{0},
+                              ncclGin_None{}, kThread, ncclGin_None{}, cuda::thread_scope_system,
+                              cuda::thread_scope_system);
     };
     pair.receiver = [](Rank& r) {
         ncclGin(r.dev, 0).waitSignal(kThread, 0, 1);
@@ -319,7 +330,8 @@ TEST_CASE("signals by address add to a word of a window", "[emulator][nccl][gin]
     pair.sender = [](Rank& r) {
         const ncclGin gin(r.dev, 0);
         gin.put(world(r), 1, r.window, 0, r.window, 0, 160);
-        gin.put(world(r), 1, r.window, 160, r.window, 160, 160, ncclGin_StrongVASignalAdd{r.window, 4000, 3});
+        gin.put(world(r), 1, r.window, 160, r.window, 160, 160,
+                ncclGin_StrongVASignalAdd{r.window, 4000, 3});
         gin.signal(world(r), 1, ncclGin_WeakVASignalInc{r.window, 4008});
     };
     pair.receiver = [](Rank& r) {
@@ -334,7 +346,8 @@ TEST_CASE("signals by address add to a word of a window", "[emulator][nccl][gin]
     pair.must_hold();
 }
 
-TEST_CASE("gdaki: an aggregated put needs a doorbell, and flush does not ring", "[emulator][nccl][gin]") {
+TEST_CASE("gdaki: an aggregated put needs a doorbell, and flush does not ring",
+          "[emulator][nccl][gin]") {
     const auto mode = GENERATE(GinMode::gdaki, GinMode::proxy);
     const bool closed = GENERATE(false, true);
     Pair pair;
@@ -343,8 +356,9 @@ TEST_CASE("gdaki: an aggregated put needs a doorbell, and flush does not ring", 
         const ncclGin gin(r.dev, 0);
         for (int i = 0; i < 3; ++i) {
             const bool last = closed && i == 2;
-            gin.put(world(r), 1, r.window, 80 * i, r.window, 80 * i, 80, ncclGin_WeakSignalInc{0}, ncclGin_None{},
-                    kThread, ncclGin_None{}, cuda::thread_scope_thread, cuda::thread_scope_device,
+            gin.put(world(r), 1, r.window, 80 * i, r.window, 80 * i, 80, ncclGin_WeakSignalInc{0},
+                    ncclGin_None{}, kThread, ncclGin_None{}, cuda::thread_scope_thread,
+                    cuda::thread_scope_device,
                     last ? ncclGinOptFlagsDefault : ncclGinOptFlagsAggregateRequests);
         }
         gin.flush(kThread);
@@ -364,22 +378,25 @@ TEST_CASE("gdaki: a get outstanding makes flush ring", "[emulator][nccl][gin]") 
     Pair pair;
     pair.receiver = [&](Rank& r) {
         const ncclGin gin(r.dev, 0);
-        gin.get(world(r), 0, r.window, 0, r.window, 0, 160, kThread, ncclGin_None{}, ncclGinOptFlagsAggregateRequests);
+        gin.get(world(r), 0, r.window, 0, r.window, 0, 160, kThread, ncclGin_None{},
+                ncclGinOptFlagsAggregateRequests);
         gin.flush(kThread);
         check_words(r, 0, 20);
     };
     pair.must_hold();
 }
 
-TEST_CASE("gdaki: a queue full of unrung operations hangs; a rung one drains", "[emulator][nccl][gin]") {
+TEST_CASE("gdaki: a queue full of unrung operations hangs; a rung one drains",
+          "[emulator][nccl][gin]") {
     const bool hold = GENERATE(true, false);
     Pair pair;
     pair.depth = 8;
     pair.sender = [&](Rank& r) {
         const ncclGin gin(r.dev, 0);
         for (int i = 0; i < 20; ++i) {
-            gin.put(world(r), 1, r.window, 8 * i, r.window, 8 * i, 8, ncclGin_None{}, ncclGin_None{}, kThread,
-                    ncclGin_None{}, cuda::thread_scope_thread, cuda::thread_scope_device,
+            gin.put(world(r), 1, r.window, 8 * i, r.window, 8 * i, 8, ncclGin_None{},
+                    ncclGin_None{}, kThread, ncclGin_None{}, cuda::thread_scope_thread,
+                    cuda::thread_scope_device,
                     hold ? ncclGinOptFlagsAggregateRequests : ncclGinOptFlagsDefault);
         }
         gin.signal(world(r), 1, ncclGin_StrongSignalInc{0});
@@ -400,7 +417,8 @@ TEST_CASE("shadows: meet and follow", "[emulator][nccl][gin]") {
     pair.threads = 32;
     pair.sender = [](Rank& r) {
         const ncclGin gin(r.dev, 0);
-        for (int i = 0; i < 3; ++i) gin.signal(world(r), 1, ncclGin_WeakSignalAdd{2, 10}, ncclCoopWarp());
+        for (int i = 0; i < 3; ++i)
+            gin.signal(world(r), 1, ncclGin_WeakSignalAdd{2, 10}, ncclCoopWarp());
     };
     pair.receiver = [](Rank& r) {
         const ncclGin gin(r.dev, 0);
@@ -424,10 +442,13 @@ TEST_CASE("shadows: meet and follow", "[emulator][nccl][gin]") {
     pair.must_hold();
 }
 
-TEST_CASE("follow-shadow by a whole CTA can lose the delta in slow warps", "[emulator][nccl][gin]") {
+TEST_CASE("follow-shadow by a whole CTA can lose the delta in slow warps",
+          "[emulator][nccl][gin]") {
     Pair pair;
     pair.threads = 64;
-    pair.sender = [](Rank& r) { ncclGin(r.dev, 0).signal(world(r), 1, ncclGin_WeakSignalInc{0}, ncclCoopCta()); };
+    pair.sender = [](Rank& r) {
+        ncclGin(r.dev, 0).signal(world(r), 1, ncclGin_WeakSignalInc{0}, ncclCoopCta());
+    };
     pair.receiver = [](Rank& r) {
         const ncclGin gin(r.dev, 0);
         // The signal is there already, so that thread 0 need not wait.
@@ -479,7 +500,8 @@ TEST_CASE("a rank may send to itself", "[emulator][nccl][gin]") {
     }
 }
 
-TEST_CASE("rail connections turn a peer off the rail into its team's rank on the rail", "[emulator][nccl][gin]") {
+TEST_CASE("rail connections turn a peer off the rail into its team's rank on the rail",
+          "[emulator][nccl][gin]") {
     SimOptions options;
     options.ranks = 4;
     options.lsa_team_size = 2;
@@ -489,7 +511,8 @@ TEST_CASE("rail connections turn a peer off the rail into its team's rank on the
                 Rank r(rank, 4, reqs);
                 r.run([&] {
                     const ncclGin gin(r.dev, 0);
-                    if (rank == 0) gin.signal(world(r), 3, ncclGin_StrongSignalInc{0});  // lands on 2
+                    if (rank == 0)
+                        gin.signal(world(r), 3, ncclGin_StrongSignalInc{0});  // lands on 2
                     if (rank == 2) gin.waitSignal(kThread, 0, 1);
                     if (rank == 1) gin.signal(ncclTeamRail(r.dev), 1, ncclGin_StrongSignalInc{1});
                     if (rank == 3) gin.waitSignal(kThread, 1, 1);
@@ -505,11 +528,13 @@ TEST_CASE("the plain-function form does the same", "[emulator][nccl][gin]") {
         alignas(ncclGin_C) char space[sizeof(ncclGin_C)];
         auto* net = reinterpret_cast<ncclGin_C*>(space);
         ncclGin_C_init(net, NCCL_GIN_BACKEND_MASK_ALL, r.dev, 1);
-        ncclGinPut_v2(net, world(r), 1, r.window, 0, r.window, 0, 80, true, 0, ncclGinSignalInc, 0, true, 1,
-                      ncclCoopAny(kThread), false, nullptr, cuda::thread_scope_thread, cuda::thread_scope_device, 0);
+        ncclGinPut_v2(net, world(r), 1, r.window, 0, r.window, 0, 80, true, 0, ncclGinSignalInc, 0,
+                      true, 1, ncclCoopAny(kThread), false, nullptr, cuda::thread_scope_thread,
+                      cuda::thread_scope_device, 0);
         ncclGinWaitCounter(net, ncclCoopAny(kThread), 1, 1, 56, cuda::memory_order_acquire);
-        ncclGinPutValue(net, world(r), 1, r.window, 80, 1010, 8, true, 1, ncclGinSignalAdd, 4, ncclCoopAny(kThread),
-                        false, nullptr, cuda::thread_scope_thread, cuda::thread_scope_device);
+        ncclGinPutValue(net, world(r), 1, r.window, 80, 1010, 8, true, 1, ncclGinSignalAdd, 4,
+                        ncclCoopAny(kThread), false, nullptr, cuda::thread_scope_thread,
+                        cuda::thread_scope_device);
         ncclGinFlush(net, ncclCoopAny(kThread), cuda::memory_order_acquire);
     };
     pair.receiver = [](Rank& r) {
@@ -527,16 +552,18 @@ TEST_CASE("the same seed gives the same run", "[emulator][nccl][gin]") {
         SimOptions options;
         options.ranks = 3;
         options.seed = seed;
-        return simulate(options, [&](int rank) {
-                   Rank r(rank, 3, gin_requirements());
-                   r.run([&] {
-                       const ncclGin gin(r.dev, 0);
-                       for (int p = 0; p < 3; ++p) {
-                           gin.put(world(r), p, r.window, 800, r.window, 0, 400, ncclGin_StrongSignalInc{0});
-                       }
-                       gin.waitSignal(kThread, 0, 3);
-                   });
-               })
+        return simulate(options,
+                        [&](int rank) {
+                            Rank r(rank, 3, gin_requirements());
+                            r.run([&] {
+                                const ncclGin gin(r.dev, 0);
+                                for (int p = 0; p < 3; ++p) {
+                                    gin.put(world(r), p, r.window, 800, r.window, 0, 400,
+                                            ncclGin_StrongSignalInc{0});
+                                }
+                                gin.waitSignal(kThread, 0, 3);
+                            });
+                        })
             .trace_hash;
     };
     std::set<uint64_t> hashes;

@@ -35,9 +35,11 @@ TEST_CASE("a communicator knows its ranks and its machine", "[emulator][nccl]") 
         VERIFY(props.rank == rank && props.nRanks == 4 && props.nLsaTeams == 4 / lsa_size);
         VERIFY(props.deviceApiSupport && !props.multimemSupport);
         VERIFY(props.ginType == NCCL_GIN_TYPE_GDAKI && props.railedGinType == NCCL_GIN_TYPE_GDAKI);
-        const ncclTeam lsa = ncclTeamLsa(comm), rail = ncclTeamRail(comm), world = ncclTeamWorld(comm);
+        const ncclTeam lsa = ncclTeamLsa(comm), rail = ncclTeamRail(comm),
+                       world = ncclTeamWorld(comm);
         VERIFY(lsa.nRanks == lsa_size && lsa.rank == rank % lsa_size && lsa.stride == 1);
-        VERIFY(rail.nRanks == 4 / lsa_size && rail.rank == rank / lsa_size && rail.stride == lsa_size);
+        VERIFY(rail.nRanks == 4 / lsa_size && rail.rank == rank / lsa_size &&
+               rail.stride == lsa_size);
         VERIFY(world.nRanks == 4 && world.rank == rank);
         VERIFY(ncclTeamRankToWorld(comm, rail, 0) == rank % lsa_size);
         props.magic = 0;
@@ -86,7 +88,8 @@ TEST_CASE("one thread drives all ranks in a group", "[emulator][nccl]") {
         const ncclDevCommRequirements reqs = lsa_requirements();
         for (auto& one : memory) NCCL_OK(ncclMemAlloc(&one, 4096));
         NCCL_OK(ncclGroupStart());
-        for (int r = 0; r < kRanks; ++r) NCCL_OK(ncclCommWindowRegister(comms[r], memory[r], 4096, &windows[r], 0));
+        for (int r = 0; r < kRanks; ++r)
+            NCCL_OK(ncclCommWindowRegister(comms[r], memory[r], 4096, &windows[r], 0));
         NCCL_OK(ncclGroupEnd());
         NCCL_OK(ncclGroupStart());
         for (int r = 0; r < kRanks; ++r) NCCL_OK(ncclDevCommCreate(comms[r], &reqs, &devs[r]));
@@ -146,7 +149,8 @@ TEST_CASE("windows: alignment, memory, flags, and the NULL window", "[emulator][
         ncclWindow_t window = nullptr;
         NCCL_GIVES(ncclInvalidArgument, ncclCommWindowRegister(comm, bytes + 64, 4096, &window, 0));
         VERIFY(window == nullptr);
-        NCCL_GIVES(ncclInvalidArgument, ncclCommWindowRegister(comm, memory, 3 * 4096, &window, 64));
+        NCCL_GIVES(ncclInvalidArgument,
+                   ncclCommWindowRegister(comm, memory, 3 * 4096, &window, 64));
         NCCL_GIVES(ncclInvalidArgument, ncclCommWindowRegister(comm, memory, 4 * 4096, &window, 0));
         void* plain = nullptr;
         VERIFY(cudaMalloc(&plain, 4096) == cudaSuccess);
@@ -203,7 +207,8 @@ TEST_CASE("host getters give NULL for peers outside of the team", "[emulator][nc
         }
         void* pointer = nullptr;
         NCCL_GIVES(ncclInvalidArgument, ncclGetPeerDevicePointer(r.window, 0, 4, &pointer));
-        NCCL_GIVES(ncclInvalidArgument, ncclGetLsaDevicePointer(r.dev.resourceWindow, 0, 0, &pointer));
+        NCCL_GIVES(ncclInvalidArgument,
+                   ncclGetLsaDevicePointer(r.dev.resourceWindow, 0, 0, &pointer));
         r.close();
     });
 }
@@ -245,7 +250,8 @@ TEST_CASE("device communicator requirements are checked as NCCL checks them", "[
         gives(ncclInvalidUsage, reqs);
         reqs = lsa_requirements();
         gives(ncclSuccess, reqs);
-        VERIFY(dev.ginContextCount == 0 && dev.rank == rank && dev.lsaSize == 2 && dev.abortFlag == nullptr);
+        VERIFY(dev.ginContextCount == 0 && dev.rank == rank && dev.lsaSize == 2 &&
+               dev.abortFlag == nullptr);
         gives(ncclInvalidUsage, lsa_requirements(3 + rank));  // ranks disagree
     });
 }

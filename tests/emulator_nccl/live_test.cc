@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Live mode: ranks are processes. Every rank is a fresh child of this test, so that no engine thread exists before
-// the fork.
+// Live mode: ranks are processes. Every rank is a fresh child of this test, so that no engine
+// thread exists before the fork.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -31,7 +31,8 @@ struct Family {
     int ranks;
 
     explicit Family(int ranks_in) : ranks(ranks_in) {
-        void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         shared = new (memory) Shared();
     }
     ~Family() { munmap(shared, sizeof(Shared)); }
@@ -48,7 +49,8 @@ struct Family {
     }
     void barrier(int number) const {
         shared->arrived += 1;
-        while (shared->arrived < number * ranks) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        while (shared->arrived < number * ranks)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     /// Runs `program` in one process per rank; returns how many did not end with status 0.
     int run(const std::function<void(int)>& program) const {
@@ -98,8 +100,8 @@ void ring(const Family& family, int rank, bool with_lsa) {
     launch(1, 32, [&] {
         const ncclGin gin(dev, 1);
         const ncclTeam world = ncclTeamWorld(dev);
-        gin.put(world, (rank + 1) % ranks, window, 16384, window, 0, 8192, ncclGin_StrongSignalInc{0},
-                ncclGin_WeakCounterInc{1}, ncclCoopWarp());
+        gin.put(world, (rank + 1) % ranks, window, 16384, window, 0, 8192,
+                ncclGin_StrongSignalInc{0}, ncclGin_WeakCounterInc{1}, ncclCoopWarp());
         gin.waitSignal(ncclCoopWarp(), 0, 1);
         for (int i = threadIdx.x; i < 1024; i += 32) {
             VERIFY(words[2048 + i] == static_cast<uint64_t>(left * 10000 + i));
@@ -108,7 +110,8 @@ void ring(const Family& family, int rank, bool with_lsa) {
         if (with_lsa) {
             const ncclTeam lsa = ncclTeamLsa(dev);
             if (threadIdx.x < static_cast<unsigned>(lsa.nRanks)) {
-                ncclSymPtr<uint64_t>(window, 32768).lsaPtr(threadIdx.x)[lsa.rank] = static_cast<uint64_t>(rank + 1);
+                ncclSymPtr<uint64_t>(window, 32768).lsaPtr(threadIdx.x)[lsa.rank] =
+                    static_cast<uint64_t>(rank + 1);
             }
             ncclLsaBarrierSession<ncclCoopWarp> barrier(ncclCoopWarp(), dev, ncclTeamTagLsa(), 0);
             barrier.sync(ncclCoopWarp(), cuda::memory_order_acq_rel);
@@ -166,7 +169,8 @@ TEST_CASE("live: one process, a thread per rank", "[emulator][nccl][live]") {
     }) == 0);
 }
 
-TEST_CASE("live: missing and dead ranks end in an error that names them", "[emulator][nccl][live]") {
+TEST_CASE("live: missing and dead ranks end in an error that names them",
+          "[emulator][nccl][live]") {
     const Family family(3);
     setenv("GIMLET_EMU_NCCL_TIMEOUT_SECONDS", "1.5", 1);
     REQUIRE(family.run([&](int rank) {
@@ -175,7 +179,8 @@ TEST_CASE("live: missing and dead ranks end in an error that names them", "[emul
             NCCL_OK(ncclGetUniqueId(&family.shared->id));
             family.shared->id_ready = 1;
         }
-        while (family.shared->id_ready == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        while (family.shared->id_ready == 0)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
         ncclComm_t comm = nullptr;
         NCCL_GIVES(ncclSystemError, ncclCommInitRank(&comm, 3, family.shared->id, rank));
         VERIFY(comm == nullptr);

@@ -10,7 +10,8 @@ TEST_CASE("team translations", "[emulator][nccl]") {
     for (int rank = 0; rank < 12; ++rank) {
         comm.rank = rank;
         comm.lsaRank = rank % 4;
-        const ncclTeam world = ncclTeamWorld(comm), lsa = ncclTeamLsa(comm), rail = ncclTeamRail(comm);
+        const ncclTeam world = ncclTeamWorld(comm), lsa = ncclTeamLsa(comm),
+                       rail = ncclTeamRail(comm);
         for (int r = 0; r < 12; ++r) {
             REQUIRE(ncclTeamRankIsMember(lsa, world, r) == (r / 4 == rank / 4));
             REQUIRE(ncclTeamRankIsMember(rail, world, r) == (r % 4 == rank % 4));
@@ -46,10 +47,12 @@ TEST_CASE("LSA peers read each other's stores", "[emulator][nccl]") {
         r.run([&] {
             const ncclTeam lsa = ncclTeamLsa(r.dev);
             for (int peer = 0; peer < lsa.nRanks; ++peer) {
-                auto* word = static_cast<uint64_t*>(ncclGetLsaPointer(r.window, 8 * lsa.rank, peer));
+                auto* word =
+                    static_cast<uint64_t*>(ncclGetLsaPointer(r.window, 8 * lsa.rank, peer));
                 *word = 100 * rank + peer;
             }
-            ncclLsaBarrierSession<ncclCoopThread> barrier(ncclCoopThread(), r.dev, ncclTeamTagLsa(), 0);
+            ncclLsaBarrierSession<ncclCoopThread> barrier(ncclCoopThread(), r.dev, ncclTeamTagLsa(),
+                                                          0);
             barrier.sync(ncclCoopThread(), cuda::memory_order_acq_rel);
             const int first = rank - lsa.rank;
             for (int peer = 0; peer < lsa.nRanks; ++peer) {
@@ -75,12 +78,18 @@ TEST_CASE("pointers outside of team or window are refused", "[emulator][nccl]") 
             if (rank == 0) r.run([&] { use(r); });
         });
     };
-    REQUIRE_THAT(refused([](Rank& r) { ncclGetLsaPointer(r.window, 0, 2); }), contains_text("outside of its LSA team"));
-    REQUIRE_THAT(refused([](Rank& r) { ncclGetPeerPointer(r.window, 0, 3); }), contains_text("outside of its LSA team"));
-    REQUIRE_THAT(refused([](Rank& r) { ncclGetLsaPointer(r.window, 0, -1); }), contains_text("outside of its LSA team"));
-    REQUIRE_THAT(refused([](Rank& r) { ncclGetLocalPointer(r.window, 8193); }), contains_text("offset 8193"));
+    REQUIRE_THAT(refused([](Rank& r) { ncclGetLsaPointer(r.window, 0, 2); }),
+                 contains_text("outside of its LSA team"));
+    REQUIRE_THAT(refused([](Rank& r) { ncclGetPeerPointer(r.window, 0, 3); }),
+                 contains_text("outside of its LSA team"));
+    REQUIRE_THAT(refused([](Rank& r) { ncclGetLsaPointer(r.window, 0, -1); }),
+                 contains_text("outside of its LSA team"));
+    REQUIRE_THAT(refused([](Rank& r) { ncclGetLocalPointer(r.window, 8193); }),
+                 contains_text("offset 8193"));
     REQUIRE_THAT(refused([](Rank&) { ncclGetLocalPointer(nullptr, 0); }), contains_text("NULL"));
-    REQUIRE_THAT(refused([](Rank& r) { ncclGetLsaMultimemPointer(r.window, 0, r.dev); }), contains_text("multicast"));
-    REQUIRE_THAT(refused([](Rank& r) { ncclFindWindow(ncclCoopThread(), r.dev, &r); }), contains_text("no window"));
+    REQUIRE_THAT(refused([](Rank& r) { ncclGetLsaMultimemPointer(r.window, 0, r.dev); }),
+                 contains_text("multicast"));
+    REQUIRE_THAT(refused([](Rank& r) { ncclFindWindow(ncclCoopThread(), r.dev, &r); }),
+                 contains_text("no window"));
     REQUIRE(refused([](Rank& r) { ncclGetLsaPointer(r.window, 8192, 1); }).empty());
 }

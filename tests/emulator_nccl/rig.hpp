@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small test bench: a simulated world in which every rank has a communicator, a window and a device communicator.
+// A small test bench: a simulated world in which every rank has a communicator, a window and a
+// device communicator.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,19 +25,24 @@ using emu::simulate;
 /// Fails the run (not only the test) when a call does not return what it should.
 inline void expect(ncclResult_t got, ncclResult_t wanted, const char* call, int line) {
     if (got == wanted) return;
-    throw std::runtime_error(std::string(call) + " at line " + std::to_string(line) + ": " + ncclGetErrorString(got) +
-                             " (" + ncclGetLastError(nullptr) + ")");
+    throw std::runtime_error(std::string(call) + " at line " + std::to_string(line) + ": " +
+                             ncclGetErrorString(got) + " (" + ncclGetLastError(nullptr) + ")");
 }
 #define NCCL_OK(call) ::gimlet::test::expect((call), ncclSuccess, #call, __LINE__)
 #define NCCL_GIVES(code, call) ::gimlet::test::expect((call), (code), #call, __LINE__)
 
 inline void verify(bool holds, const char* text, int line) {
-    if (!holds) throw std::runtime_error(std::string("does not hold at line ") + std::to_string(line) + ": " + text);
+    if (!holds)
+        throw std::runtime_error(std::string("does not hold at line ") + std::to_string(line) +
+                                 ": " + text);
 }
-/// For checks inside simulations, where a failed REQUIRE would be reported as the run's failure anyway.
+/// For checks inside simulations, where a failed REQUIRE would be reported as the run's failure
+/// anyway.
 #define VERIFY(condition) ::gimlet::test::verify((condition), #condition, __LINE__)
 
-inline void body_kernel(const std::function<void()>* body) { (*body)(); }
+inline void body_kernel(const std::function<void()>* body) {
+    (*body)();
+}
 
 /// Starts `body` on a grid of the current device and waits for it.
 inline void launch(unsigned blocks, unsigned threads, const std::function<void()>& body) {
@@ -76,7 +82,8 @@ struct Rank {
         NCCL_OK(ncclMemAlloc(&memory, word_count * 8));
         words = static_cast<uint64_t*>(memory);
         std::memset(memory, 0, word_count * 8);
-        NCCL_OK(ncclCommWindowRegister(comm, memory, word_count * 8, &window, NCCL_WIN_STRICT_ORDERING));
+        NCCL_OK(ncclCommWindowRegister(comm, memory, word_count * 8, &window,
+                                       NCCL_WIN_STRICT_ORDERING));
         VERIFY(window != nullptr);
         NCCL_OK(ncclDevCommCreate(comm, &reqs, &dev));
     }
@@ -100,7 +107,8 @@ inline ncclDevCommRequirements lsa_requirements(int barriers = 4) {
     return reqs;
 }
 
-inline ncclDevCommRequirements gin_requirements(int signals = 8, int counters = 4, int contexts = 2) {
+inline ncclDevCommRequirements gin_requirements(int signals = 8, int counters = 4,
+                                                int contexts = 2) {
     ncclDevCommRequirements reqs = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
     reqs.ginConnectionType = NCCL_GIN_CONNECTION_FULL;
     reqs.ginSignalCount = signals;

@@ -8,18 +8,20 @@
 constexpr int kExampleBlocks = 2;
 constexpr int kExampleThreads = 64;
 
-/// Each rank holds `count` elements for every rank, and gets `count` from every rank, in rank order. Collective.
+/// Each rank holds `count` elements for every rank, and gets `count` from every rank, in rank
+/// order. Collective.
 template <typename T>
-__global__ void all_to_all(ncclWindow_t send_window, size_t send_offset, ncclWindow_t receive_window,
-                           size_t receive_offset, size_t count, ncclDevComm dev_comm) {
+__global__ void all_to_all(ncclWindow_t send_window, size_t send_offset,
+                           ncclWindow_t receive_window, size_t receive_offset, size_t count,
+                           ncclDevComm dev_comm) {
     const ncclCoopCta cta;
     const ncclGin gin(dev_comm, 0);
     const ncclTeam world = ncclTeamWorld(dev_comm);
     const ncclTeam lsa = ncclTeamLsa(dev_comm);
 
-    // Block b of a sender serves the peers p with p % blocks == b and rings signal b; so the signals meant for this
-    // rank come from block `rank % blocks` everywhere. They start after the barrier of that block, which is why the
-    // old value must be read before it.
+    // Block b of a sender serves the peers p with p % blocks == b and rings signal b; so the
+    // signals meant for this rank come from block `rank % blocks` everywhere. They start after the
+    // barrier of that block, which is why the old value must be read before it.
     const int blocks = gridDim.x;
     const int block = blockIdx.x;
     const uint64_t signal_before = gin.readSignal(block);
@@ -28,10 +30,11 @@ __global__ void all_to_all(ncclWindow_t send_window, size_t send_offset, ncclWin
 
     const size_t bytes = count * sizeof(T);
     const size_t my_place = receive_offset + dev_comm.rank * bytes;
-    for (int peer = block + threadIdx.x * blocks; peer < world.nRanks; peer += blockDim.x * blocks) {
+    for (int peer = block + threadIdx.x * blocks; peer < world.nRanks;
+         peer += blockDim.x * blocks) {
         if (ncclTeamRankIsMember(lsa, world, peer)) continue;
-        gin.put(world, peer, receive_window, my_place, send_window, send_offset + peer * bytes, bytes,
-                ncclGin_WeakSignalInc{static_cast<ncclGinSignal_t>(block)});
+        gin.put(world, peer, receive_window, my_place, send_window, send_offset + peer * bytes,
+                bytes, ncclGin_WeakSignalInc{static_cast<ncclGinSignal_t>(block)});
     }
     // Near peers take plain stores.
     const T* mine = static_cast<const T*>(ncclGetLocalPointer(send_window, send_offset));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program as users of NCCL's device API write it: all-to-all, LSA peers by stores, the others by GIN. Only the
-// launch differs from what nvcc would take.
+// A program as users of NCCL's device API write it: all-to-all, LSA peers by stores, the others by
+// GIN. Only the launch differs from what nvcc would take.
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <nccl_device.h>
@@ -32,24 +32,28 @@ void exchange(int rank, int ranks, size_t count) {
     NCCL_OK(ncclDevCommCreate(comm, &reqs, &dev_comm));
 
     std::vector<float> host(static_cast<size_t>(ranks) * count);
-    for (size_t i = 0; i < host.size(); ++i) host[i] = static_cast<float>(rank * 1000 + static_cast<int>(i));
+    for (size_t i = 0; i < host.size(); ++i)
+        host[i] = static_cast<float>(rank * 1000 + static_cast<int>(i));
     cudaStream_t stream;
     VERIFY(cudaStreamCreate(&stream) == cudaSuccess);
-    VERIFY(cudaMemcpyAsync(send_buffer, host.data(), bytes, cudaMemcpyHostToDevice, stream) == cudaSuccess);
+    VERIFY(cudaMemcpyAsync(send_buffer, host.data(), bytes, cudaMemcpyHostToDevice, stream) ==
+           cudaSuccess);
 
     for (int round = 0; round < 2; ++round) {
         cudaLaunchConfig_t config = {};
         config.gridDim = dim3(kExampleBlocks);
         config.blockDim = dim3(kExampleThreads);
         config.stream = stream;
-        VERIFY(cudaLaunchKernelEx(&config, all_to_all<float>, send_window, size_t{0}, receive_window, size_t{0}, count,
-                                  dev_comm) == cudaSuccess);
+        VERIFY(cudaLaunchKernelEx(&config, all_to_all<float>, send_window, size_t{0},
+                                  receive_window, size_t{0}, count, dev_comm) == cudaSuccess);
     }
-    VERIFY(cudaMemcpyAsync(host.data(), receive_buffer, bytes, cudaMemcpyDeviceToHost, stream) == cudaSuccess);
+    VERIFY(cudaMemcpyAsync(host.data(), receive_buffer, bytes, cudaMemcpyDeviceToHost, stream) ==
+           cudaSuccess);
     VERIFY(cudaStreamSynchronize(stream) == cudaSuccess);
     for (int peer = 0; peer < ranks; ++peer) {
         for (size_t i = 0; i < count; ++i) {
-            const float wanted = static_cast<float>(peer * 1000 + static_cast<int>(static_cast<size_t>(rank) * count + i));
+            const float wanted = static_cast<float>(
+                peer * 1000 + static_cast<int>(static_cast<size_t>(rank) * count + i));
             VERIFY(host[static_cast<size_t>(peer) * count + i] == wanted);
         }
     }

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "host/base/error.hpp"
-#include "tests/support/sim_bootstrap.hpp"
 #include "host/cuda/buffer.hpp"
 #include "host/cuda/stream.hpp"
 #include "runtime/exchange.hpp"
 #include "tests/sim/exchange_world.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/sim_bootstrap.hpp"
 
 namespace gimlet::test {
 namespace {

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "host/base/fault.hpp"
-#include "tests/support/sim_bootstrap.hpp"
 #include "host/cuda/buffer.hpp"
 #include "host/cuda/device_info.hpp"
 #include "host/cuda/launch.hpp"
@@ -26,6 +25,7 @@
 #include "host/nccl/doctor.hpp"
 #include "host/nccl/symmetric_window.hpp"
 #include "host/nccl/topology.hpp"
+#include "tests/support/sim_bootstrap.hpp"
 #include "tests/unit/host_test_support.hpp"
 
 using namespace gimlet;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host half of the emulated NCCL: the subset of NCCL 2.30.7's nccl.h that programs for the device API
-// need. Names, argument orders and values are NCCL's; what each call checks is in host/emulator/NCCL.md.
+// Host half of the emulated NCCL: the subset of NCCL 2.30.7's nccl.h that programs for the device
+// API need. Names, argument orders and values are NCCL's; what each call checks is in
+// host/emulator/NCCL.md.
 //
-// Collective calls (init, split, window register, device-communicator create) must be made by all ranks
-// of the communicator, in the same order. Between ncclGroupStart and ncclGroupEnd they are only queued
-// and complete in ncclGroupEnd, so that one thread can drive several ranks.
+// Collective calls (init, split, window register, device-communicator create) must be made by all
+// ranks of the communicator, in the same order. Between ncclGroupStart and ncclGroupEnd they are
+// only queued and complete in ncclGroupEnd, so that one thread can drive several ranks.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,9 +19,8 @@
 #define NCCL_PATCH 7
 #define NCCL_SUFFIX ""
 #define NCCL_VERSION_CODE 23007
-#define NCCL_VERSION(X, Y, Z)                                            \
-    (((X) > 2 || (Y) > 8) ? (X) * 10000 + (Y) * 100 + (Z)                \
-                          : (X) * 1000 + (Y) * 100 + (Z))
+#define NCCL_VERSION(X, Y, Z) \
+    (((X) > 2 || (Y) > 8) ? (X)*10000 + (Y)*100 + (Z) : (X)*1000 + (Y)*100 + (Z))
 
 // Lets a program tell the emulator's NCCL from the real one.
 #define GIMLET_EMULATED_NCCL 1
@@ -121,18 +121,18 @@ typedef struct ncclConfig_v23000 {
 } ncclConfig_t;
 
 // One value per field of ncclConfig_t, in order: header, then everything undefined.
-#define NCCL_CONFIG_INITIALIZER                                                              \
-    {                                                                                        \
-        sizeof(ncclConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, /* size, magic, version */  \
-            NCCL_CONFIG_UNDEF_INT,                               /* blocking */              \
-            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, /* CTAs */  \
-            NCCL_CONFIG_UNDEF_PTR,                               /* netName */               \
-            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,        /* splitShare, traffic */   \
-            NCCL_CONFIG_UNDEF_PTR,                               /* commName */              \
-            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,             \
-            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,             \
-            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,             \
-            NCCL_CONFIG_UNDEF_INT                                                            \
+#define NCCL_CONFIG_INITIALIZER                                                                \
+    {                                                                                          \
+        sizeof(ncclConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, /* size, magic, version */    \
+            NCCL_CONFIG_UNDEF_INT,                               /* blocking */                \
+            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, /* CTAs */    \
+            NCCL_CONFIG_UNDEF_PTR,                                               /* netName */ \
+            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, /* splitShare, traffic */            \
+            NCCL_CONFIG_UNDEF_PTR,                        /* commName */                       \
+            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,               \
+            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,               \
+            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,               \
+            NCCL_CONFIG_UNDEF_INT                                                              \
     }
 
 // Version of the emulated library: always NCCL_VERSION_CODE. Local.
@@ -142,11 +142,12 @@ const char* ncclGetErrorString(ncclResult_t result);
 // Reason of the last failed call on comm (or of this thread when comm is NULL). Never NULL. Local.
 const char* ncclGetLastError(ncclComm_t comm);
 
-// Names a rendezvous. Call once, hand the bytes to every rank. The calling process must live until all
-// ranks have joined. Local.
+// Names a rendezvous. Call once, hand the bytes to every rank. The calling process must live until
+// all ranks have joined. Local.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* unique_id);
 
-// Joins the communicator that commId names, on the current CUDA device. Collective over nranks callers.
+// Joins the communicator that commId names, on the current CUDA device. Collective over nranks
+// callers.
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId comm_id, int rank);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId comm_id, int rank,
                                     ncclConfig_t* config);
@@ -171,7 +172,8 @@ ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank);
 ncclResult_t ncclGroupStart();
 ncclResult_t ncclGroupEnd();
 
-// Memory that windows can be made of; the only kind that ncclCommWindowRegister takes. Not zeroed. Local.
+// Memory that windows can be made of; the only kind that ncclCommWindowRegister takes. Not zeroed.
+// Local.
 ncclResult_t ncclMemAlloc(void** ptr, size_t size);
 ncclResult_t ncclMemFree(void* ptr);
 

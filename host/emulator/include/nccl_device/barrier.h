@@ -39,8 +39,8 @@ class Session {
 
 }  // namespace gimlet::emu::nccl
 
-/// Resources come from barrierCount (the hybrid* handles of ncclDevComm). With the world tag and a Put fence
-/// on a full mesh, the world GIN barrier runs alone over all ranks.
+/// Resources come from barrierCount (the hybrid* handles of ncclDevComm). With the world tag and a
+/// Put fence on a full mesh, the world GIN barrier runs alone over all ranks.
 template <typename Coop>
 struct ncclBarrierSession {
     ncclBarrierSession(Coop coop_, ncclTeam innerTeam, ncclTeam outerTeam, ncclGin gin,
@@ -50,7 +50,8 @@ struct ncclBarrierSession {
         inner_.emplace(coop_, gin.comm, innerTeam, innerBarHandle, index, multimem, innerMmHandle);
         rail_.emplace(coop_, gin, outerTeam, outerBarHandle, index);
     }
-    ncclBarrierSession(Coop coop_, ncclTeamTagWorld, ncclGin gin, uint32_t index, bool multimem = false)
+    ncclBarrierSession(Coop coop_, ncclTeamTagWorld, ncclGin gin, uint32_t index,
+                       bool multimem = false)
         : coop(coop_), railed_(gin.comm.ginContextsRailed) {
         const ncclDevComm& comm = gin.comm;
         inner_.emplace(coop_, comm, ncclTeamLsa(comm), comm.hybridLsaBarrier, index, multimem,
@@ -82,7 +83,8 @@ struct ncclBarrierSession {
         if (inner_) inner_->sync(coop, inner_order(order));
         if (rail_) rail_->sync(coop, outer_order(order), fence);
     }
-    ncclResult_t sync(Coop, cuda::memory_order order, ncclGinFenceLevel fence, uint64_t timeoutCycles) {
+    ncclResult_t sync(Coop, cuda::memory_order order, ncclGinFenceLevel fence,
+                      uint64_t timeoutCycles) {
         if (world_alone(fence)) return world_->sync(coop, order, fence, timeoutCycles);
         ncclResult_t inner = ncclSuccess, outer = ncclSuccess;
         if (inner_) {
@@ -97,7 +99,8 @@ struct ncclBarrierSession {
 
   private:
     bool world_alone(ncclGinFenceLevel fence) const {
-        return static_cast<bool>(world_) && !railed_ && (fence & ncclGinFenceLevel::Put) != ncclGinFenceLevel::None;
+        return static_cast<bool>(world_) && !railed_ &&
+               (fence & ncclGinFenceLevel::Put) != ncclGinFenceLevel::None;
     }
     cuda::memory_order inner_order(cuda::memory_order order) const {
         return rail_ ? nccl::utility::releaseOrderOf(order) : order;

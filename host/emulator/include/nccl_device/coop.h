@@ -59,7 +59,8 @@ struct ncclCoopWarpSpan {
     int size() const { return 32 * static_cast<int>(nWarps); }
     int num_threads() const { return size(); }
     void sync() {
-        gimlet::emu::dev::named_barrier_sync(static_cast<int>(1 + id), static_cast<int>(32 * nWarps));
+        gimlet::emu::dev::named_barrier_sync(static_cast<int>(1 + id),
+                                             static_cast<int>(32 * nWarps));
     }
 };
 
@@ -107,7 +108,9 @@ struct ncclCoopAny {
     static const VTable* table_of() {
         static constexpr VTable table = {
             [](const void* self) { return static_cast<const Impl*>(self)->thread_rank(); },
-            [](const void* self) { return static_cast<int>(static_cast<const Impl*>(self)->size()); },
+            [](const void* self) {
+                return static_cast<int>(static_cast<const Impl*>(self)->size());
+            },
             [](void* self) { static_cast<Impl*>(self)->sync(); }};
         return &table;
     }
@@ -117,35 +120,57 @@ template <int nThreadsPow2>
 uint32_t ncclCoopGetLaneMask(ncclCoopTile<nThreadsPow2> coop) {
     return coop.laneMask();
 }
-inline uint32_t ncclCoopGetLaneMask(ncclCoopLanes coop) { return coop.lmask; }
-inline uint32_t ncclCoopGetLaneMask(ncclCoopWarpSpan) { return ~0u; }
-inline uint32_t ncclCoopGetLaneMask(ncclCoopCta) { return ~0u; }
+inline uint32_t ncclCoopGetLaneMask(ncclCoopLanes coop) {
+    return coop.lmask;
+}
+inline uint32_t ncclCoopGetLaneMask(ncclCoopWarpSpan) {
+    return ~0u;
+}
+inline uint32_t ncclCoopGetLaneMask(ncclCoopCta) {
+    return ~0u;
+}
 
 /// Known at compile time to be a single thread.
 template <int nThreadsPow2>
 constexpr bool ncclCoopIsThread(ncclCoopTile<nThreadsPow2>) {
     return nThreadsPow2 == 1;
 }
-constexpr bool ncclCoopIsThread(ncclCoopLanes) { return false; }
-constexpr bool ncclCoopIsThread(ncclCoopWarpSpan) { return false; }
-constexpr bool ncclCoopIsThread(ncclCoopCta) { return false; }
+constexpr bool ncclCoopIsThread(ncclCoopLanes) {
+    return false;
+}
+constexpr bool ncclCoopIsThread(ncclCoopWarpSpan) {
+    return false;
+}
+constexpr bool ncclCoopIsThread(ncclCoopCta) {
+    return false;
+}
 
 /// Known at compile time to lie inside one warp.
 template <int nThreadsPow2>
 constexpr bool ncclCoopWithinWarp(ncclCoopTile<nThreadsPow2>) {
     return true;
 }
-constexpr bool ncclCoopWithinWarp(ncclCoopLanes) { return true; }
-constexpr bool ncclCoopWithinWarp(ncclCoopWarpSpan) { return false; }
-constexpr bool ncclCoopWithinWarp(ncclCoopCta) { return false; }
+constexpr bool ncclCoopWithinWarp(ncclCoopLanes) {
+    return true;
+}
+constexpr bool ncclCoopWithinWarp(ncclCoopWarpSpan) {
+    return false;
+}
+constexpr bool ncclCoopWithinWarp(ncclCoopCta) {
+    return false;
+}
 
 /// Lanes of this warp that may be used together here.
-inline ncclCoopLanes ncclCoopCoalesced() { return ncclCoopLanes{__activemask()}; }
+inline ncclCoopLanes ncclCoopCoalesced() {
+    return ncclCoopLanes{__activemask()};
+}
 template <typename Coop>
 ncclCoopTile<32> ncclCoopCoalesced(Coop) {
     return {};
 }
-inline ncclCoopLanes ncclCoopCoalesced(ncclCoopLanes coop) { return coop; }
+inline ncclCoopLanes ncclCoopCoalesced(ncclCoopLanes coop) {
+    return coop;
+}
 template <int nThreadsPow2>
 ncclCoopTile<nThreadsPow2> ncclCoopCoalesced(ncclCoopTile<nThreadsPow2> coop) {
     return coop;
@@ -164,8 +189,8 @@ T shuffle(uint32_t mask, T value, int source_lane, int width) {
     return value;
 }
 
-// Root publishes through memory of the CTA. Without entry_sync a reader of the broadcast before may still
-// be reading, as on the GPU.
+// Root publishes through memory of the CTA. Without entry_sync a reader of the broadcast before may
+// still be reading, as on the GPU.
 template <typename Coop, typename T>
 T stash_broadcast(Coop coop, int slot, T value, int root, bool entry_sync) {
     static_assert(sizeof(T) <= 16, "a broadcast outside of a warp carries at most 16 bytes");

@@ -60,13 +60,10 @@ typedef enum {
     NCCL_GIN_TYPE_GPI = 4
 } ncclGinType_t;
 
-typedef enum ncclGinSignalOp_t {
-    ncclGinSignalInc = 0,
-    ncclGinSignalAdd = 1
-} ncclGinSignalOp_t;
+typedef enum ncclGinSignalOp_t { ncclGinSignalInc = 0, ncclGinSignalAdd = 1 } ncclGinSignalOp_t;
 
-/// A buffer (and, in NCCL after 2.30.7, GIN ids) that devComm creation shall provide. As in 2.30.7 the
-/// GIN fields of list entries are dropped without an error: their out pointers stay untouched.
+/// A buffer (and, in NCCL after 2.30.7, GIN ids) that devComm creation shall provide. As in 2.30.7
+/// the GIN fields of list entries are dropped without an error: their out pointers stay untouched.
 struct ncclDevResourceRequirements {
     struct ncclDevResourceRequirements* next;
     size_t bufferSize, bufferAlign;
@@ -112,19 +109,19 @@ struct ncclDevCommRequirements {
 };
 typedef struct ncclDevCommRequirements ncclDevCommRequirements_t;
 
-#define NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER                                                  \
-    {                                                                                           \
-        sizeof(ncclDevCommRequirements_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, /* header */      \
-            NULL, NULL,                         /* resource and team lists */                   \
-            false,                              /* lsaMultimem */                               \
-            0, 0, 0,                            /* hybrid, LSA, rail GIN barriers */            \
-            0, 0,                               /* LLA2A blocks, slots */                       \
-            false,                              /* ginForceEnable */                            \
-            4, 0, 0,                            /* GIN contexts, signals, counters */           \
-            NCCL_GIN_CONNECTION_NONE, false,    /* connection type, exclusive contexts */       \
-            0, NCCL_CONFIG_UNDEF_INT,           /* queue depth, traffic class */                \
-            0,                                  /* world GIN barriers */                        \
-            true, true                          /* strong signals, VA signals required */       \
+#define NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER                                             \
+    {                                                                                      \
+        sizeof(ncclDevCommRequirements_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, /* header */ \
+            NULL, NULL,                      /* resource and team lists */                 \
+            false,                           /* lsaMultimem */                             \
+            0, 0, 0,                         /* hybrid, LSA, rail GIN barriers */          \
+            0, 0,                            /* LLA2A blocks, slots */                     \
+            false,                           /* ginForceEnable */                          \
+            4, 0, 0,                         /* GIN contexts, signals, counters */         \
+            NCCL_GIN_CONNECTION_NONE, false, /* connection type, exclusive contexts */     \
+            0, NCCL_CONFIG_UNDEF_INT,        /* queue depth, traffic class */              \
+            0,                               /* world GIN barriers */                      \
+            true, true                       /* strong signals, VA signals required */     \
     }
 
 struct ncclCommProperties {
@@ -144,10 +141,10 @@ struct ncclCommProperties {
 };
 typedef struct ncclCommProperties ncclCommProperties_t;
 
-#define NCCL_COMM_PROPERTIES_INITIALIZER                                      \
-    {                                                                         \
+#define NCCL_COMM_PROPERTIES_INITIALIZER                                                           \
+    {                                                                                              \
         sizeof(ncclCommProperties_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, 0, 0, 0, 0, false, false, \
-            NCCL_GIN_TYPE_NONE, 0, false, NCCL_GIN_TYPE_NONE                  \
+            NCCL_GIN_TYPE_NONE, 0, false, NCCL_GIN_TYPE_NONE                                       \
     }
 
 /// What this communicator can do. Local.
@@ -155,7 +152,8 @@ NCCL_EXTERN_C ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProp
 /// Collective. All ranks must ask for the same. The result is passed to kernels by value.
 NCCL_EXTERN_C ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t* reqs,
                                              ncclDevComm_t* out_dev_comm);
-/// Local. Refuses GIN operations that are still in flight: end with a barrier on every context used.
+/// Local. Refuses GIN operations that are still in flight: end with a barrier on every context
+/// used.
 NCCL_EXTERN_C ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t* dev_comm);
 
 /// Host getters. They know only windows of ncclCommWindowRegister, not devComm.resourceWindow.
@@ -168,7 +166,8 @@ NCCL_EXTERN_C ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t 
 NCCL_EXTERN_C ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t window, size_t offset,
                                                            void** out_ptr);
 NCCL_EXTERN_C ncclResult_t ncclGetMultimemDevicePointer(ncclWindow_t window, size_t offset,
-                                                        ncclMultimemHandle_t multimem, void** out_ptr);
+                                                        ncclMultimemHandle_t multimem,
+                                                        void** out_ptr);
 
 NCCL_EXTERN_C ncclTeam_t ncclTeamWorld(ncclComm_t comm);
 NCCL_EXTERN_C ncclTeam_t ncclTeamLsa(ncclComm_t comm);
@@ -207,8 +206,12 @@ struct ncclDevComm {
     uint32_t* abortFlag;  ///< NULL, as in user devComms of NCCL
 };
 
-inline ncclTeam ncclTeamWorld(const ncclDevComm& comm) { return {comm.nRanks, comm.rank, 1}; }
-inline ncclTeam ncclTeamLsa(const ncclDevComm& comm) { return {comm.lsaSize, comm.lsaRank, 1}; }
+inline ncclTeam ncclTeamWorld(const ncclDevComm& comm) {
+    return {comm.nRanks, comm.rank, 1};
+}
+inline ncclTeam ncclTeamLsa(const ncclDevComm& comm) {
+    return {comm.lsaSize, comm.lsaRank, 1};
+}
 inline ncclTeam ncclTeamRail(const ncclDevComm& comm) {
     return {comm.nRanks / comm.lsaSize, comm.rank / comm.lsaSize, comm.lsaSize};
 }
@@ -231,7 +234,8 @@ inline bool ncclTeamRankIsMember(ncclTeam_t a, ncclTeam_t b, int bPeer) {
     return distance % a.stride == 0 && index >= 0 && index < a.nRanks;
 }
 
-/// parent cut into blocks of innerSize: the block of this rank, and the ranks with its place in their block.
+/// parent cut into blocks of innerSize: the block of this rank, and the ranks with its place in
+/// their block.
 inline ncclTeam_t ncclTeamInnerFactor(ncclTeam_t parent, int innerSize) {
     return {innerSize, parent.rank % innerSize, parent.stride};
 }
@@ -253,7 +257,8 @@ inline size_t ncclGetResourceBufferOffset(ncclDevResourceHandle_t handle) {
     return size_t{128} * handle;
 }
 
-/// Pointers into a window. LSA peers only: anything else, and offsets beyond the window, are refused.
+/// Pointers into a window. LSA peers only: anything else, and offsets beyond the window, are
+/// refused.
 inline void* ncclGetLocalPointer(ncclWindow_t w, size_t offset) {
     return gimlet::emu::nccl::local_pointer(w, offset, "ncclGetLocalPointer");
 }
@@ -272,7 +277,8 @@ inline void* ncclGetMultimemPointer(ncclWindow_t, size_t, ncclMultimemHandle) {
     gimlet::emu::nccl::refuse_use("ncclGetMultimemPointer: this machine has no multicast memory");
 }
 inline void* ncclGetLsaMultimemPointer(ncclWindow_t, size_t, const ncclDevComm&) {
-    gimlet::emu::nccl::refuse_use("ncclGetLsaMultimemPointer: this machine has no multicast memory");
+    gimlet::emu::nccl::refuse_use(
+        "ncclGetLsaMultimemPointer: this machine has no multicast memory");
 }
 
 /// Window that holds ptr. On the GPU the search never ends when there is none; here it is refused.
@@ -280,7 +286,8 @@ template <typename Coop>
 ncclWindow_t ncclFindWindow(Coop, const ncclDevComm& comm, const void* ptr) {
     const ncclWindow_t window = gimlet::emu::nccl::find_window(comm, ptr);
     if (window == nullptr) {
-        gimlet::emu::nccl::refuse_use("ncclFindWindow: %p lies in no window of the communicator", ptr);
+        gimlet::emu::nccl::refuse_use("ncclFindWindow: %p lies in no window of the communicator",
+                                      ptr);
     }
     return window;
 }

@@ -2,8 +2,8 @@
 // What the emulated device API calls in the emulator's library. Not for users.
 #pragma once
 
-#include <cuda/atomic>
 #include <nccl.h>
+#include <cuda/atomic>
 
 #include <cstddef>
 #include <cstdint>
@@ -24,8 +24,8 @@ void wait_until(const std::function<bool()>& ready, const char* format, ...)
 /// Clock of timeouts, in cycles as clock64() counts them.
 uint64_t cycles();
 
-/// Memory of `bytes` bytes (at most 512) that the threads of the calling CTA share, zeroed at first use;
-/// `slot` tells uses apart.
+/// Memory of `bytes` bytes (at most 512) that the threads of the calling CTA share, zeroed at first
+/// use; `slot` tells uses apart.
 void* block_stash(int slot, size_t bytes);
 
 /// Address of `offset` in the window's copy of LSA peer `lsa_peer`; refuses what is outside.
@@ -38,9 +38,10 @@ int lsa_rank(ncclWindow_t window);
 /// Window of devComm's communicator that holds ptr, or NULL.
 ncclWindow_t find_window(const ncclDevComm& comm, const void* ptr);
 
-/// One LSA barrier index is about to be used (or no longer used) by a coop's first thread. Refuses a
-/// second user at the same time and an index outside of the handle.
-void lsa_barrier_enter(const ncclDevComm& comm, uint32_t buffer_handle, int barriers, uint32_t index);
+/// One LSA barrier index is about to be used (or no longer used) by a coop's first thread. Refuses
+/// a second user at the same time and an index outside of the handle.
+void lsa_barrier_enter(const ncclDevComm& comm, uint32_t buffer_handle, int barriers,
+                       uint32_t index);
 void lsa_barrier_leave(const ncclDevComm& comm, uint32_t buffer_handle, uint32_t index);
 
 enum class SignalKind : uint8_t { none, indexed, address };
@@ -89,7 +90,8 @@ void gin_flush_peer(const GinPort& port, int gin_peer);
 void gin_flush_async(const GinPort& port, const ncclTeam& team, int peer, uint64_t request[2]);
 void gin_wait(const GinPort& port, const uint64_t request[2]);
 
-uint64_t gin_read_counter(const GinPort& port, uint32_t counter, int bits, cuda::memory_order order);
+uint64_t gin_read_counter(const GinPort& port, uint32_t counter, int bits,
+                          cuda::memory_order order);
 void gin_wait_counter(const GinPort& port, uint32_t counter, uint64_t least, int bits,
                       cuda::memory_order order);
 void gin_reset_counter(const GinPort& port, uint32_t counter);
@@ -100,8 +102,8 @@ uint64_t gin_read_signal(const GinPort& port, ncclWindow_t window, size_t offset
 /// Returns the value seen, all 64 bits.
 uint64_t gin_wait_signal(const GinPort& port, uint32_t signal, uint64_t least, int bits,
                          cuda::memory_order order);
-void gin_wait_signal(const GinPort& port, ncclWindow_t window, size_t offset, uint64_t least, int bits,
-                     cuda::memory_order order);
+void gin_wait_signal(const GinPort& port, ncclWindow_t window, size_t offset, uint64_t least,
+                     int bits, cuda::memory_order order);
 void gin_reset_signal(const GinPort& port, uint32_t signal);
 void gin_reset_signal(const GinPort& port, ncclWindow_t window, size_t offset);
 /// The signal's shadow word; refuses ids outside of the device communicator.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPU-initiated networking: put, putValue, signal, get, flush, waits. What is promised and what is not:
-// host/emulator/NCCL.md.
+// GPU-initiated networking: put, putValue, signal, get, flush, waits. What is promised and what is
+// not: host/emulator/NCCL.md.
 #pragma once
 
 #include "core.h"
@@ -17,9 +17,9 @@
 #ifndef NCCL_GIN_GDAKI_ENABLE
 #define NCCL_GIN_GDAKI_ENABLE 1
 #endif
-#define NCCL_GIN_BACKEND_MASK_ALL                                               \
-    ((NCCL_GIN_PROXY_ENABLE ? 1u << NCCL_NET_DEVICE_GIN_PROXY : 0u) |           \
-     (NCCL_GIN_GDAKI_ENABLE ? 1u << NCCL_NET_DEVICE_GIN_GDAKI : 0u) |           \
+#define NCCL_GIN_BACKEND_MASK_ALL                                     \
+    ((NCCL_GIN_PROXY_ENABLE ? 1u << NCCL_NET_DEVICE_GIN_PROXY : 0u) | \
+     (NCCL_GIN_GDAKI_ENABLE ? 1u << NCCL_NET_DEVICE_GIN_GDAKI : 0u) | \
      (NCCL_GIN_GPI_ENABLE ? 1u << NCCL_NET_DEVICE_GIN_GPI : 0u))
 
 enum ncclGinOptFlags {
@@ -39,8 +39,9 @@ struct ncclGinDescriptorSmem {
     alignas(16) char space[64];
 };
 
-// Completion actions. Strong: all earlier puts and signals to that peer on that context are settled when
-// it is visible. Weak: only its own put is. Unmarked: what ginStrongSignalsRequired said at creation.
+// Completion actions. Strong: all earlier puts and signals to that peer on that context are settled
+// when it is visible. Weak: only its own put is. Unmarked: what ginStrongSignalsRequired said at
+// creation.
 struct ncclGin_None {};
 struct ncclGin_SignalInc {
     ncclGinSignal_t signal;
@@ -106,7 +107,9 @@ struct ncclGin_SegmentHostNuma {};
 
 namespace gimlet::emu::nccl {
 
-constexpr SignalSpec signal_of(bool, ncclGin_None) { return {}; }
+constexpr SignalSpec signal_of(bool, ncclGin_None) {
+    return {};
+}
 
 constexpr SignalSpec indexed(bool strong, bool add, uint32_t id, uint64_t value) {
     return {SignalKind::indexed, strong, add, id, nullptr, 0, value};
@@ -172,7 +175,8 @@ inline void check_segment(ncclGin_SegmentHostNuma) {}
 
 }  // namespace gimlet::emu::nccl
 
-/// One context of a device communicator, as used by one thread. Keeps a reference to the ncclDevComm.
+/// One context of a device communicator, as used by one thread. Keeps a reference to the
+/// ncclDevComm.
 template <unsigned backendMask>
 struct ncclGin_BackendMask {
     const ncclDevComm& comm;
@@ -308,8 +312,9 @@ struct ncclGin_BackendMask {
         coop.sync();
     }
 
-    /// Earlier operations of this context are locally complete: sources reusable, gets filled. Nothing is
-    /// said about arrival. Rings no doorbell for aggregated puts. The coop's threads share the peers.
+    /// Earlier operations of this context are locally complete: sources reusable, gets filled.
+    /// Nothing is said about arrival. Rings no doorbell for aggregated puts. The coop's threads
+    /// share the peers.
     template <typename Coop, typename DescriptorSmem = ncclGin_None>
     void flush(Coop coop, cuda::memory_order ord = cuda::memory_order_acquire,
                DescriptorSmem descriptor = ncclGin_None{}) const {
@@ -396,7 +401,8 @@ struct ncclGin_BackendMask {
                     int bits = 64, cuda::memory_order ord = cuda::memory_order_acquire) const {
         coop.sync();
         if (coop.thread_rank() == 0) {
-            gimlet::emu::nccl::gin_wait_signal(port(), signalWindow, signalOffset, least, bits, ord);
+            gimlet::emu::nccl::gin_wait_signal(port(), signalWindow, signalOffset, least, bits,
+                                               ord);
         }
         coop.sync();
     }
@@ -410,15 +416,17 @@ struct ncclGin_BackendMask {
         }
         coop.sync();
     }
-    /// Waits until the signal is leastDelta past its shadow, then moves the shadow up. With a coop wider
-    /// than a warp, slow threads may read the shadow after it moved, as in NCCL: use thread 0's result.
+    /// Waits until the signal is leastDelta past its shadow, then moves the shadow up. With a coop
+    /// wider than a warp, slow threads may read the shadow after it moved, as in NCCL: use thread
+    /// 0's result.
     template <typename Coop, typename Uint>
     void waitSignalFollowShadow(Coop coop, ncclGinSignal_t signal, Uint leastDelta, Uint* before,
                                 Uint* delta, int bits = 64,
                                 cuda::memory_order ord = cuda::memory_order_acquire) const {
         coop.sync();
         uint64_t* shadow = getSignalShadowPtr(signal);
-        // Lanes of a warp read the shadow together; slow warps may read it after thread 0 has moved it.
+        // Lanes of a warp read the shadow together; slow warps may read it after thread 0 has moved
+        // it.
         const bool together = ncclCoopWithinWarp(coop);
         if (!together) gimlet::emu::nccl::poll_point();
         uint64_t old_value = !together || coop.thread_rank() == 0 ? *shadow : 0;

@@ -11,9 +11,9 @@ NCCL_EXTERN_C ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t comm, nccl
 
 /// What has landed when the barrier returns. Bits; global names, as in NCCL.
 enum ncclGinFenceLevel : uint32_t {
-    None = 0,     ///< nothing
-    Put = 1,      ///< team members' earlier puts to this rank on the barrier's context(s)
-    Get = 2,      ///< this rank's own earlier gets
+    None = 0,  ///< nothing
+    Put = 1,   ///< team members' earlier puts to this rank on the barrier's context(s)
+    Get = 2,   ///< this rank's own earlier gets
     Relaxed = None,
 };
 constexpr ncclGinFenceLevel operator|(ncclGinFenceLevel a, ncclGinFenceLevel b) {
@@ -29,8 +29,9 @@ struct ncclGinAllContexts {
     constexpr ncclGinAllContexts(const ncclDevComm& comm_) : comm(comm_) {}
 };
 
-/// One coop's use of one barrier index. Each thread signals a peer and waits for that same peer before it
-/// goes to its next one, so a coop of fewer than nRanks - 1 threads deadlocks, as in NCCL.
+/// One coop's use of one barrier index. Each thread signals a peer and waits for that same peer
+/// before it goes to its next one, so a coop of fewer than nRanks - 1 threads deadlocks, as in
+/// NCCL.
 template <typename Coop>
 struct ncclGinBarrierSession {
     Coop coop;
@@ -45,7 +46,8 @@ struct ncclGinBarrierSession {
                           uint32_t index_)
         : ncclGinBarrierSession(coop_, net_, team_, handle_, index_, false) {}
     ncclGinBarrierSession(Coop coop_, ncclGin net_, ncclTeamTagRail, uint32_t index_)
-        : ncclGinBarrierSession(coop_, net_, ncclTeamRail(net_.comm), net_.comm.railGinBarrier, index_) {}
+        : ncclGinBarrierSession(coop_, net_, ncclTeamRail(net_.comm), net_.comm.railGinBarrier,
+                                index_) {}
     ncclGinBarrierSession(Coop coop_, ncclGin net_, ncclTeamTagWorld, uint32_t index_)
         : ncclGinBarrierSession(coop_, net_, ncclTeamWorld(net_.comm), net_.comm.worldGinBarrier,
                                 index_) {}
@@ -53,9 +55,11 @@ struct ncclGinBarrierSession {
                           ncclGinBarrierHandle handle_, uint32_t index_)
         : ncclGinBarrierSession(coop_, ncclGin(all.comm, 0), team_, handle_, index_, true) {}
     ncclGinBarrierSession(Coop coop_, ncclGinAllContexts all, ncclTeamTagRail, uint32_t index_)
-        : ncclGinBarrierSession(coop_, all, ncclTeamRail(all.comm), all.comm.railGinBarrier, index_) {}
+        : ncclGinBarrierSession(coop_, all, ncclTeamRail(all.comm), all.comm.railGinBarrier,
+                                index_) {}
     ncclGinBarrierSession(Coop coop_, ncclGinAllContexts all, ncclTeamTagWorld, uint32_t index_)
-        : ncclGinBarrierSession(coop_, all, ncclTeamWorld(all.comm), all.comm.worldGinBarrier, index_) {}
+        : ncclGinBarrierSession(coop_, all, ncclTeamWorld(all.comm), all.comm.worldGinBarrier,
+                                index_) {}
     ncclGinBarrierSession(const ncclGinBarrierSession&) = delete;
     ncclGinBarrierSession& operator=(const ncclGinBarrierSession&) = delete;
 
@@ -63,8 +67,10 @@ struct ncclGinBarrierSession {
               ncclGinFenceLevel fence = ncclGinFenceLevel::Put | ncclGinFenceLevel::Get) {
         (void)run(order, fence, ~uint64_t{0});
     }
-    /// With a deadline. The result may differ from thread to thread; after ncclTimeout the index is dead.
-    ncclResult_t sync(Coop, cuda::memory_order order, ncclGinFenceLevel fence, uint64_t timeoutCycles) {
+    /// With a deadline. The result may differ from thread to thread; after ncclTimeout the index is
+    /// dead.
+    ncclResult_t sync(Coop, cuda::memory_order order, ncclGinFenceLevel fence,
+                      uint64_t timeoutCycles) {
         return run(order, fence, timeoutCycles);
     }
 
@@ -82,7 +88,8 @@ struct ncclGinBarrierSession {
     ncclResult_t run(cuda::memory_order order, ncclGinFenceLevel fence, uint64_t timeout_cycles) {
         const uint64_t start = gimlet::emu::nccl::cycles();
         const bool with_put = (fence & ncclGinFenceLevel::Put) != ncclGinFenceLevel::None;
-        const int steps = with_put ? team.nRanks : team.nRanks - 1;  // the last step is this rank itself
+        const int steps =
+            with_put ? team.nRanks : team.nRanks - 1;  // the last step is this rank itself
         const int contexts = fenceAllContexts ? static_cast<int>(net.comm.ginContextCount) : 1;
         ncclResult_t result = ncclSuccess;
         coop.sync();
@@ -103,7 +110,8 @@ struct ncclGinBarrierSession {
         return result;
     }
 
-    // Signals the peer and waits for its answer of the same epoch; the epoch is the shadow's low half.
+    // Signals the peer and waits for its answer of the same epoch; the epoch is the shadow's low
+    // half.
     ncclResult_t meet(const ncclGin& gin, int peer, cuda::memory_order order, uint64_t start,
                       uint64_t timeout_cycles) {
         const bool releases = nccl::utility::releaseOrderOf(order) != cuda::memory_order_relaxed;
@@ -141,8 +149,8 @@ struct ncclGinBarrierSession {
 };
 
 template <typename Coop>
-void ncclGinBarrier(Coop coop, ncclGin gin, ncclTeam team, ncclGinBarrierHandle handle, uint32_t index,
-                    cuda::memory_order order = cuda::memory_order_acq_rel,
+void ncclGinBarrier(Coop coop, ncclGin gin, ncclTeam team, ncclGinBarrierHandle handle,
+                    uint32_t index, cuda::memory_order order = cuda::memory_order_acq_rel,
                     ncclGinFenceLevel fence = ncclGinFenceLevel::Put | ncclGinFenceLevel::Get) {
     ncclGinBarrierSession<Coop>(coop, gin, team, handle, index).sync(coop, order, fence);
 }

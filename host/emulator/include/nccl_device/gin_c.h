@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain-function form of GIN for generated code. Signals are indexed and always weak here, as in NCCL.
+// Plain-function form of GIN for generated code. Signals are indexed and always weak here, as in
+// NCCL.
 #pragma once
 
 #include "gin.h"
@@ -75,12 +76,12 @@ inline void ncclGinPut_v2(ncclGin_C* net, ncclTeam team, int peer, ncclWindow_t 
     coop.sync();
 }
 
-inline void ncclGinPut(ncclGin_C* net, ncclTeam team, int peer, ncclWindow_t dstWin, size_t dstOffset,
-                       ncclWindow_t srcWin, size_t srcOffset, size_t bytes, bool isSignal,
-                       ncclGinSignal_t signalId, ncclGinSignalOp_t signalOp, uint64_t signalOpArg,
-                       bool isCounter, ncclGinCounter_t counterId, ncclCoopAny coop, bool isDescriptor,
-                       ncclGinDescriptorSmem* descriptor, cuda::thread_scope givenRelease,
-                       cuda::thread_scope requiredRelease) {
+inline void ncclGinPut(ncclGin_C* net, ncclTeam team, int peer, ncclWindow_t dstWin,
+                       size_t dstOffset, ncclWindow_t srcWin, size_t srcOffset, size_t bytes,
+                       bool isSignal, ncclGinSignal_t signalId, ncclGinSignalOp_t signalOp,
+                       uint64_t signalOpArg, bool isCounter, ncclGinCounter_t counterId,
+                       ncclCoopAny coop, bool isDescriptor, ncclGinDescriptorSmem* descriptor,
+                       cuda::thread_scope givenRelease, cuda::thread_scope requiredRelease) {
     ncclGinPut_v2(net, team, peer, dstWin, dstOffset, srcWin, srcOffset, bytes, isSignal, signalId,
                   signalOp, signalOpArg, isCounter, counterId, coop, isDescriptor, descriptor,
                   givenRelease, requiredRelease, ncclGinOptFlagsDefault);
@@ -100,9 +101,10 @@ inline void ncclGinSignal_v2(ncclGin_C* net, ncclTeam team, int peer, bool isSig
 }
 
 inline void ncclGinSignal(ncclGin_C* net, ncclTeam team, int peer, bool isSignal,
-                          ncclGinSignal_t signalId, ncclGinSignalOp_t signalOp, uint64_t signalOpArg,
-                          ncclCoopAny coop, bool isDescriptor, ncclGinDescriptorSmem* descriptor,
-                          cuda::thread_scope givenRelease, cuda::thread_scope requiredRelease) {
+                          ncclGinSignal_t signalId, ncclGinSignalOp_t signalOp,
+                          uint64_t signalOpArg, ncclCoopAny coop, bool isDescriptor,
+                          ncclGinDescriptorSmem* descriptor, cuda::thread_scope givenRelease,
+                          cuda::thread_scope requiredRelease) {
     ncclGinSignal_v2(net, team, peer, isSignal, signalId, signalOp, signalOpArg, coop, isDescriptor,
                      descriptor, givenRelease, requiredRelease, ncclGinOptFlagsDefault);
 }
@@ -130,12 +132,13 @@ inline void ncclGinPutValue_v2(ncclGin_C* net, ncclTeam team, int peer, ncclWind
 
 inline void ncclGinPutValue(ncclGin_C* net, ncclTeam team, int peer, ncclWindow_t dstWin,
                             size_t dstOffset, uint64_t value, size_t size, bool isSignal,
-                            ncclGinSignal_t signalId, ncclGinSignalOp_t signalOp, uint64_t signalOpArg,
-                            ncclCoopAny coop, bool isDescriptor, ncclGinDescriptorSmem* descriptor,
-                            cuda::thread_scope givenRelease, cuda::thread_scope requiredRelease) {
-    ncclGinPutValue_v2(net, team, peer, dstWin, dstOffset, value, size, isSignal, signalId, signalOp,
-                       signalOpArg, coop, isDescriptor, descriptor, givenRelease, requiredRelease,
-                       ncclGinOptFlagsDefault);
+                            ncclGinSignal_t signalId, ncclGinSignalOp_t signalOp,
+                            uint64_t signalOpArg, ncclCoopAny coop, bool isDescriptor,
+                            ncclGinDescriptorSmem* descriptor, cuda::thread_scope givenRelease,
+                            cuda::thread_scope requiredRelease) {
+    ncclGinPutValue_v2(net, team, peer, dstWin, dstOffset, value, size, isSignal, signalId,
+                       signalOp, signalOpArg, coop, isDescriptor, descriptor, givenRelease,
+                       requiredRelease, ncclGinOptFlagsDefault);
 }
 
 inline void ncclGinGet(ncclGin_C* net, ncclTeam team, int peer, ncclWindow_t remoteWnd,
@@ -159,8 +162,8 @@ inline uint64_t ncclGinReadSignal(ncclGin_C* net, ncclGinSignal_t signal, int bi
                                   cuda::memory_order ord) {
     return net->gin().readSignal(signal, bits, ord);
 }
-inline void ncclGinWaitSignal(ncclGin_C* net, ncclCoopAny coop, ncclGinSignal_t signal, uint64_t least,
-                              int bits, cuda::memory_order ord) {
+inline void ncclGinWaitSignal(ncclGin_C* net, ncclCoopAny coop, ncclGinSignal_t signal,
+                              uint64_t least, int bits, cuda::memory_order ord) {
     net->gin().waitSignal(coop, signal, least, bits, ord);
 }
 inline void ncclGinResetCounter(ncclGin_C* net, ncclGinCounter_t counter) {

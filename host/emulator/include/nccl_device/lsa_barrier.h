@@ -6,13 +6,15 @@
 
 #include <exception>
 
-/// Fills handle and requirement of barriers over a custom team; chain outReq into resourceRequirementsList.
+/// Fills handle and requirement of barriers over a custom team; chain outReq into
+/// resourceRequirementsList.
 NCCL_EXTERN_C ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t team, int nBarriers,
                                                            ncclLsaBarrierHandle_t* outHandle,
                                                            ncclDevResourceRequirements_t* outReq);
 
-/// One coop's use of one barrier index. Every thread of the coop makes one; several syncs per session are
-/// fine; an index belongs to one coop at a time (refused otherwise). Any coop size is legal.
+/// One coop's use of one barrier index. Every thread of the coop makes one; several syncs per
+/// session are fine; an index belongs to one coop at a time (refused otherwise). Any coop size is
+/// legal.
 template <typename Coop>
 struct ncclLsaBarrierSession {
     Coop coop;
@@ -34,7 +36,8 @@ struct ncclLsaBarrierSession {
           index(static_cast<int>(index_)),
           multimem(multimem_),
           mmHandle(mmHandle_) {
-        if (multimem) gimlet::emu::nccl::refuse_use("LSA barrier: this machine has no multicast memory");
+        if (multimem)
+            gimlet::emu::nccl::refuse_use("LSA barrier: this machine has no multicast memory");
         if (coop.thread_rank() == 0) {
             gimlet::emu::nccl::lsa_barrier_enter(comm, handle.bufHandle, handle.nBarriers, index_);
         }
@@ -42,28 +45,30 @@ struct ncclLsaBarrierSession {
     }
     ncclLsaBarrierSession(Coop coop_, const ncclDevComm& comm_, ncclTeamTagLsa, uint32_t index_,
                           bool multimem_ = false)
-        : ncclLsaBarrierSession(coop_, comm_, ncclTeamLsa(comm_), comm_.lsaBarrier, index_, multimem_,
-                                comm_.lsaMultimem) {}
-    // Threads of a run that has ended leave by an exception: out of the sync here, or through here, when the
-    // host side may be gone already.
+        : ncclLsaBarrierSession(coop_, comm_, ncclTeamLsa(comm_), comm_.lsaBarrier, index_,
+                                multimem_, comm_.lsaMultimem) {}
+    // Threads of a run that has ended leave by an exception: out of the sync here, or through here,
+    // when the host side may be gone already.
     ~ncclLsaBarrierSession() noexcept(false) {
         if (std::uncaught_exceptions() > 0) return;
         if (coop.thread_rank() == 0) {
             *epoch_word() = epoch;
-            gimlet::emu::nccl::lsa_barrier_leave(comm, handle.bufHandle, static_cast<uint32_t>(index));
+            gimlet::emu::nccl::lsa_barrier_leave(comm, handle.bufHandle,
+                                                 static_cast<uint32_t>(index));
         }
         coop.sync();
     }
     ncclLsaBarrierSession(const ncclLsaBarrierSession&) = delete;
     ncclLsaBarrierSession& operator=(const ncclLsaBarrierSession&) = delete;
 
-    /// Tells all peers. With a releasing order the coop's earlier stores are visible to whoever waits with
-    /// an acquiring one.
+    /// Tells all peers. With a releasing order the coop's earlier stores are visible to whoever
+    /// waits with an acquiring one.
     void arrive(Coop, cuda::memory_order order) {
         coop.sync();
         for (int peer = coop.thread_rank(); peer < team.nRanks; peer += coop.size()) {
             if (peer == team.rank) continue;
-            // A releasing store stands for the real fence and relaxed store: ThreadSanitizer knows no fences.
+            // A releasing store stands for the real fence and relaxed store: ThreadSanitizer knows
+            // no fences.
             __atomic_store_n(inbox(peer, team.rank), epoch + 1,
                              static_cast<int>(nccl::utility::releaseOrderOf(order)));
             gimlet::emu::nccl::store_point();
@@ -75,7 +80,8 @@ struct ncclLsaBarrierSession {
         arrive(c, order);
         wait(c, order);
     }
-    /// With a deadline. The result may differ from thread to thread; after ncclTimeout the index is dead.
+    /// With a deadline. The result may differ from thread to thread; after ncclTimeout the index is
+    /// dead.
     ncclResult_t wait(Coop, cuda::memory_order order, uint64_t timeoutCycles) {
         coop.sync();
         return wait_for_peers(order, timeoutCycles);
@@ -86,9 +92,11 @@ struct ncclLsaBarrierSession {
     }
 
   private:
-    // State: epochs (multicast, unicast), multicast inboxes, then unicast inboxes [index][team rank].
+    // State: epochs (multicast, unicast), multicast inboxes, then unicast inboxes [index][team
+    // rank].
     uint32_t* epoch_word() const {
-        auto* state = static_cast<uint32_t*>(ncclGetResourceBufferLocalPointer(comm, handle.bufHandle));
+        auto* state =
+            static_cast<uint32_t*>(ncclGetResourceBufferLocalPointer(comm, handle.bufHandle));
         return state + handle.nBarriers + index;
     }
     uint32_t* inbox(int owner, int sender) const {
@@ -110,8 +118,10 @@ struct ncclLsaBarrierSession {
             };
             if (timeout_cycles == ~uint64_t{0}) {
                 gimlet::emu::nccl::wait_until(
-                    [&] { return static_cast<int32_t>(*static_cast<volatile uint32_t*>(word) -
-                                                      (epoch + 1)) >= 0; },
+                    [&] {
+                        return static_cast<int32_t>(*static_cast<volatile uint32_t*>(word) -
+                                                    (epoch + 1)) >= 0;
+                    },
                     "LSA barrier %d: team rank %d waits for %d", index, team.rank, peer);
             }
             while (!arrived()) {

@@ -2,8 +2,8 @@
 // Macros and small helpers of the emulated nccl_device.h.
 #pragma once
 
-#include <cuda/atomic>
 #include <cuda_runtime.h>
+#include <cuda/atomic>
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,12 +20,13 @@
 
 namespace nccl::utility {
 
-constexpr bool isPow2(int value) { return value > 0 && (value & (value - 1)) == 0; }
+constexpr bool isPow2(int value) {
+    return value > 0 && (value & (value - 1)) == 0;
+}
 
 /// Lane of the calling thread in its warp.
 inline int lane() {
-    const unsigned linear =
-        threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    const unsigned linear = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
     return static_cast<int>(linear % 32);
 }
 
