@@ -8,6 +8,7 @@
 
 #include "tests/sim/primitives_kernels.hpp"
 #include "tests/sim/primitives_meeting.hpp"
+#include "tests/sim/primitives_races.hpp"
 #include "tests/sim/primitives_world.hpp"
 #include "tests/support/catch.hpp"
 
@@ -29,7 +30,7 @@ std::vector<int> team_sizes(int ranks) {
 
 /// Fewer seeds where a world is expensive; more than 200 over the whole grid.
 int seed_count(int ranks) {
-    return ranks <= 4 ? 16 : ranks <= 8 ? 9 : 4;
+    return seeds_to_run(ranks <= 4 ? 16 : ranks <= 8 ? 9 : 4);
 }
 
 emu::SimOptions options_of(int ranks, int team_size, emu::GinMode gin, std::uint64_t seed) {
@@ -89,7 +90,8 @@ TEST_CASE("block_barrier hands stores over", "[sim][primitives]") {
 TEST_CASE("nvlink_barrier and block_barrier serve teams that are larger than the block",
           "[sim][primitives]") {
     for (const Meeting meeting : {Meeting::nvlink, Meeting::block}) {
-        for (std::uint64_t seed = 2900; seed < 2903; ++seed) {
+        for (int i = 0; i < seeds_to_run(3); ++i) {
+            const auto seed = static_cast<std::uint64_t>(2900 + i);
             MeetingCase which;
             which.meeting = meeting;
             which.threads = 32;
@@ -144,7 +146,7 @@ TEST_CASE("gpu_barrier hands over between all blocks of all ranks", "[sim][primi
 TEST_CASE("grid_barrier hands over between blocks", "[sim][primitives]") {
     std::uint64_t seed = 5000;
     for (const int blocks : {1, 2, 3, 5, 8}) {
-        for (int i = 0; i < 45; ++i) {
+        for (int i = 0; i < seeds_to_run(45); ++i) {
             GridCase which;
             which.blocks = blocks;
             which.threads = i % 2 == 0 ? 32 : 64;

@@ -7,6 +7,7 @@
 
 #include "tests/sim/primitives_kernels.hpp"
 #include "tests/sim/primitives_meeting.hpp"
+#include "tests/sim/primitives_races.hpp"
 #include "tests/sim/primitives_world.hpp"
 #include "tests/support/catch.hpp"
 
@@ -76,7 +77,7 @@ TEST_CASE("aggregated_put delivers batches of any length", "[sim][primitives]") 
     std::uint64_t seed = 6000;
     for (const int put_count : {0, 1, 2, 15, 16, 17, 40}) {
         for (const int ranks : {1, 2, 3, 6}) {
-            for (int i = 0; i < 8; ++i) {
+            for (int i = 0; i < seeds_to_run(8); ++i) {
                 PutCase which;
                 which.put_count = put_count;
                 which.context = i % 3;
@@ -117,7 +118,8 @@ TEST_CASE("wrong batches of puts are caught", "[sim][primitives][flaws]") {
 }
 
 TEST_CASE("signal_shadow follows signals in whatever portions they come", "[sim][primitives]") {
-    for (std::uint64_t seed = 7001; seed <= 7200; ++seed) {
+    for (int i = 0; i < seeds_to_run(200); ++i) {
+        const auto seed = static_cast<std::uint64_t>(7001 + i);
         const emu::SimOptions options =
             options_of(1 + static_cast<int>(seed % 5),
                        seed % 2 == 0 ? emu::GinMode::gdaki : emu::GinMode::proxy, seed);
@@ -133,7 +135,7 @@ TEST_CASE("signal_shadow follows signals in whatever portions they come", "[sim]
             args.mismatches = world.scratch(0);
             args.failures = world.scratch(1);
             args.total = 7;
-            for (int i = 0; i < 3; ++i) {
+            for (int round = 0; round < 3; ++round) {
                 check(launch_follow(args, 32, world.stream()), "launch_follow");
                 world.synchronize();
                 // A rank that is ahead would send signals that this round takes.

@@ -24,6 +24,11 @@ bool race_detection_built_in() {
 }
 #endif
 
+int seeds_to_run(int seeds) {
+    if (!race_detection_built_in()) return seeds;
+    return seeds < 8 ? 1 : seeds / 8;
+}
+
 // A simulation runs on the caller's thread, so plain variables do.
 RaceCounter::RaceCounter() {
     races = 0;
