@@ -75,16 +75,17 @@ GIMLET_DEVICE bool step_poisoned(const WaitScope& scope) {
 /// Fills the rank's error record, unless it is taken: the first fault is the one that explains the
 /// others.
 ///
-/// Called by one thread, in any state of convergence. The record's `state` becomes
-/// kDeviceErrorComplete by a release at system scope: a host that reads it with acquire reads a
-/// whole record. No remote messages, never waits. Does not poison the step.
+/// Called by one thread, in any state of convergence. Only this GPU's threads compete for the
+/// record, so the claim is at GPU scope: not every host offers atomics over PCIe. The record's
+/// `state` becomes kDeviceErrorComplete by a release at system scope: a host that reads it with
+/// acquire reads a whole record. No remote messages, never waits. Does not poison the step.
 GIMLET_DEVICE_COLD void report_fault(const WaitScope& scope, const WaitTarget& target,
                                      DeviceFault fault, std::uint64_t seen,
                                      std::uint64_t elapsed_ns, std::int32_t token = -1) {
     DeviceError* const error = scope.error;
     if (error == nullptr) return;
-    if (compare_exchange_acq_rel<Scope::system>(&error->state, kDeviceErrorFree,
-                                                kDeviceErrorClaimed) != kDeviceErrorFree) {
+    if (compare_exchange_acq_rel<Scope::gpu>(&error->state, kDeviceErrorFree,
+                                             kDeviceErrorClaimed) != kDeviceErrorFree) {
         return;
     }
     error->primitive = scope.primitive;
