@@ -99,12 +99,31 @@ void add_topk(std::vector<Case>* cases) {
     }
 }
 
+/// The checks bite: payload, routing and sums that are not what was moved are noticed.
+void differences_are_found(CaseContext& context) {
+    const StepPlan plan = small_plan(context.size());
+    const auto exchange = context.runtime().create_exchange(plan.config);
+    const Stream stream = Stream::create(context.rank());
+    {
+        const RoutingTable table = generate_routing(plan.routing);
+        Rehearsal rehearsal(*exchange, table, plan.rehearsal);
+        context.expect_same(rehearsal.step(CountMode::device, stream.get()), "step");
+        rehearsal.spoil_output();
+        context.expect(!rehearsal.check_combine(stream.get()).empty(), "a spoilt output passes");
+        rehearsal.refill(plan.rehearsal.seed + 1);
+        context.expect(!rehearsal.check_dispatch(stream.get()).empty(), "stale rows pass");
+        context.expect(!rehearsal.check_combine(stream.get()).empty(), "a stale output passes");
+    }
+    exchange->close();
+}
+
 }  // namespace
 
 void add_step_cases(std::vector<Case>* cases) {
     add_types(cases);
     add_options(cases);
     add_topk(cases);
+    cases->push_back({"steps/differences are found", 1, differences_are_found});
     cases->push_back({"steps/many, bit-exact", 1, [](CaseContext& context) {
                           StepPlan plan = small_plan(context.size());
                           plan.config.hidden = 16;
