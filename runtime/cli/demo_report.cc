@@ -19,6 +19,19 @@ std::string time_text(std::int64_t ns) {
 }
 
 /// Five numbers that say how even the load is, and the heaviest experts by name.
+/// Every expert's count, where the list is short enough to read; --json has it always.
+std::string expert_rows_text(const std::vector<std::int64_t>& rows) {
+    constexpr std::size_t kMostListed = 64;
+    constexpr std::size_t kPerLine = 16;
+    if (rows.size() > kMostListed) return {};
+    std::string out;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        if (i % kPerLine == 0) out += fmt::format("{}  experts from {:2}:", i == 0 ? "" : "\n", i);
+        out += fmt::format(" {:4}", rows[i]);
+    }
+    return out + "\n";
+}
+
 std::string expert_text(const std::vector<std::int64_t>& rows) {
     if (rows.empty()) return {};
     std::vector<std::size_t> order(rows.size());
@@ -36,7 +49,7 @@ std::string expert_text(const std::vector<std::int64_t>& rows) {
         out += fmt::format(" {}{} has {}", i == 0 ? "expert " : "", order[i], rows[order[i]]);
         out += i + 1 < std::min<std::size_t>(order.size(), 6) ? "," : "\n";
     }
-    return out;
+    return out + expert_rows_text(rows);
 }
 
 }  // namespace
