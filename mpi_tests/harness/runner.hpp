@@ -12,7 +12,7 @@ namespace gimlet::mpi_tests {
 struct RunnerOptions {
     std::vector<std::string> only;  ///< cases whose name contains one of these; empty = all
     Effort effort = Effort::full;
-    std::uint64_t deadline_s = 60;  ///< of one case
+    std::uint64_t deadline_s = 120;  ///< of one case
     bool json = false;
 };
 
