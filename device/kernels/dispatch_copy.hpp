@@ -107,7 +107,6 @@ struct CopyUnits {
         const std::uint32_t left = row_bytes - offset(unit);
         return left < piece_bytes ? left : piece_bytes;
     }
-    GIMLET_DEVICE bool last_piece(std::int32_t unit) const { return unit % pieces == pieces - 1; }
 };
 
 /// The warp's ring of row slots.

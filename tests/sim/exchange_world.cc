@@ -6,32 +6,17 @@
 #include <memory>
 #include <stdexcept>
 
-#include "host/bootstrap/callback_bootstrap.hpp"
 #include "host/cuda/buffer.hpp"
 #include "host/cuda/stream.hpp"
 #include "runtime/exchange.hpp"
 #include "runtime/reference.hpp"
 #include "runtime/runtime.hpp"
+#include "tests/support/sim_bootstrap.hpp"
 
 namespace gimlet::test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-
-std::shared_ptr<Bootstrap> simulation_bootstrap(int rank, int size) {
-    BootstrapCallbacks callbacks;
-    callbacks.rank = rank;
-    callbacks.size = size;
-    callbacks.all_gather = [](const void* send, std::size_t bytes, void* receive) {
-        auto* out = static_cast<std::byte*>(receive);
-        for (const Bytes& part : emu::host_all_gather(send, bytes)) {
-            std::copy(part.begin(), part.end(), out);
-            out += bytes;
-        }
-    };
-    callbacks.barrier = [] { emu::host_barrier(); };
-    return make_callback_bootstrap(std::move(callbacks));
-}
 
 /// What all ranks of a scenario share on the host: the routing and its reference.
 struct World {
@@ -239,7 +224,7 @@ void check_combined(const World& world, int rank, std::size_t step, const Tensor
 
 void run_rank(const World& world, int rank) {
     const Scenario& scenario = world.scenario;
-    auto runtime = Runtime::create(simulation_bootstrap(rank, scenario.sim.ranks));
+    auto runtime = Runtime::create(make_sim_bootstrap(rank));
     auto exchange = Exchange::create(*runtime, scenario.config);
     const Stream stream = Stream::create(rank);
     Tensors tensors = make_tensors(world, rank);
