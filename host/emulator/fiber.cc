@@ -8,9 +8,22 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <thread>
 #include <vector>
 
 #if defined(GIMLET_TSAN)
+namespace {
+
+// While a process has one thread, the C++ library counts the owners of a shared_ptr with plain
+// operations: a race to TSAN when the owners are fibers. A process that once had a second thread
+// counts with atomic ones.
+[[maybe_unused]] const bool library_counts_atomically = [] {
+    std::thread([] {}).join();
+    return true;
+}();
+
+}  // namespace
+
 // Host programs of several ranks are threads to TSAN, and a test framework is not made for
 // assertions in several.
 extern "C" const char* __tsan_default_suppressions() {
