@@ -39,11 +39,12 @@ struct MoeConfig {
     /// Rows of a receive buffer; 0 = as many as can ever arrive.
     std::int64_t max_recv_rows = 0;
 
-    /// SMs that the kernels may occupy; 0 = min(32, SMs / ranks on the GPU), 2 on a small device.
+    /// SMs that the kernels may occupy; 0 = min(32, SMs / ranks on the GPU), 2 on an emulated
+    /// device.
     std::int32_t sm_budget = 0;
-    /// Threads of a dispatch block, multiple of 32; 0 = 512, 96 on a small device.
+    /// Threads of a dispatch block, multiple of 32; 0 = 512, 96 on an emulated device.
     std::int32_t dispatch_threads = 0;
-    /// Threads of a combine block, multiple of 32; 0 = 544, 64 on a small device.
+    /// Threads of a combine block, multiple of 32; 0 = 576, 128 on an emulated device.
     std::int32_t combine_threads = 0;
     /// 0 = 1.
     std::int32_t combine_blocks_per_sm = 0;

@@ -16,7 +16,9 @@ namespace gimlet {
 namespace {
 
 constexpr std::int32_t kDefaultSmBudget = 32;
-constexpr std::int32_t kSmallDeviceSms = 16;  // emulated devices, slices of a GPU
+/// Whole devices of at most so many multiprocessors get small blocks: they are emulated, and every
+/// thread costs time. The smallest slice of a GPU has more.
+constexpr std::int32_t kSmallDeviceSms = 8;
 constexpr std::int32_t kDefaultGinContexts = 4;
 constexpr std::int64_t kDefaultChunkBytes = 128 << 10;
 constexpr std::int32_t kDefaultChunkRows = 64;
@@ -39,7 +41,7 @@ class Planner {
     Planner(const MoeConfig& config, const PlanInputs& inputs) : inputs_(inputs) {
         plan_.config = config;
         share_ = smallest_sm_share(inputs.topology, inputs.device);
-        small_ = share_.sm_count <= kSmallDeviceSms;
+        small_ = inputs.device.sm_count <= kSmallDeviceSms;
     }
 
     Plan build() {
@@ -132,7 +134,7 @@ class Planner {
         dispatch.thread_count = choose(config().dispatch_threads, 512, 96);
         KernelShape& combine = plan_.kernels.combine;
         combine.block_count = plan_.sm_budget * choose(config().combine_blocks_per_sm, 1, 1);
-        combine.thread_count = choose(config().combine_threads, 544, 64);
+        combine.thread_count = choose(config().combine_threads, 576, 128);
         KernelShape& barrier = plan_.kernels.barrier;
         barrier.block_count = 1;
         barrier.thread_count = static_cast<std::int32_t>(
@@ -298,7 +300,7 @@ class Planner {
         shape.shared_bytes = shared_bytes();
     }
 
-    /// A ring of row pieces, as deep as the block's shared memory allows. A row moves in equal
+    /// Rings of row pieces, as deep as the block's shared memory allows. A row moves in equal
     /// pieces of at most what the block's threads can sum.
     void fit_combine() {
         KernelShape& shape = plan_.kernels.combine;
@@ -308,14 +310,17 @@ class Planner {
                   shape.thread_count);
             return;
         }
+        // Two rings where the warps can be shared out evenly: while one ring hands a row over, the
+        // other sums.
+        const std::int32_t warps = shape.thread_count / kWarpSize;
+        shape.copy_warps = warps >= 4 && warps % 2 == 0 ? 2 : 1;
         const auto limit = static_cast<std::uint32_t>(inputs_.device.shared_optin_bytes) /
                            static_cast<std::uint32_t>(
                                std::max(1, shape.block_count / std::max(1, plan_.sm_budget)));
         const std::uint32_t row_bytes = plan_.combine_row_bytes;
-        const std::uint32_t largest =
-            std::min(combine_max_slot_bytes(shape.thread_count), kMaxCombinePieceBytes);
+        const std::uint32_t largest = std::min(
+            combine_max_slot_bytes(shape.thread_count, shape.copy_warps), kMaxCombinePieceBytes);
         const std::uint32_t pieces = (row_bytes + largest - 1) / largest;
-        shape.copy_warps = 1;
         shape.slot_bytes = static_cast<std::uint32_t>(align_up(
             (row_bytes + pieces - 1) / pieces, std::uint32_t{kBulkAlignment}, "combine piece"));
         shape.slots_per_warp = kMostCombineSlots;

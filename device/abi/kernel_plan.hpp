@@ -10,9 +10,9 @@ struct KernelShape {
     std::int32_t block_count;
     std::int32_t thread_count;    ///< per block, a multiple of 32
     std::uint32_t shared_bytes;   ///< dynamic shared memory per block
-    std::int32_t copy_warps;      ///< dispatch: warps that move rows; the others write metadata
-    std::int32_t slots_per_warp;  ///< dispatch: row slots of shared memory per copy warp, >= 2
-    std::uint32_t slot_bytes;     ///< dispatch: bytes of one slot; longer rows move in pieces
+    std::int32_t copy_warps;      ///< warps that load rows; combine: each has a ring of its own
+    std::int32_t slots_per_warp;  ///< row slots of shared memory per copy warp, >= 2
+    std::uint32_t slot_bytes;     ///< bytes of one slot; longer rows move in pieces
     std::int32_t count_warps;     ///< dispatch: warps that compute slots, bounded by shared memory
 };
 

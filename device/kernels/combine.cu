@@ -7,8 +7,8 @@ namespace gimlet {
 namespace device {
 namespace {
 
-/// Plan launches no larger blocks: one load warp and up to 16 sum warps.
-inline constexpr int kCombineThreads = 544;
+/// Plan launches no larger blocks: two rings of one load warp and eight sum warps each.
+inline constexpr int kCombineThreads = 576;
 
 /// A lane's choice of one token: address of its row, 0 if the choice opened none.
 struct LaneRow {
@@ -40,7 +40,44 @@ GIMLET_DEVICE LaneRow lane_row(const CombineContext<R>& ctx, std::int32_t token)
     return out;
 }
 
-/// Position in the block's ring of slots; load warp and sum warps walk it alike.
+/// One of the block's rings of row slots, with the tokens that pass through it.
+struct CombineRing {
+    std::byte* slots;
+    Mbarrier* full;   ///< per slot: the piece has landed
+    Mbarrier* empty;  ///< per slot: the sum warps have left it
+    RowTicket* tickets;
+    std::int32_t depth;
+    std::uint32_t slot_bytes;
+    std::int32_t warps;  ///< the load warp and the sum warps
+    std::int32_t first_token;
+    std::int32_t token_stride;
+
+    template <Reach R>
+    GIMLET_DEVICE explicit CombineRing(const CombineContext<R>& ctx) {
+        const KernelShape& shape = ctx.exchange.shape;
+        const std::int32_t ring_count = shape.copy_warps;
+        warps = warp_count() / ring_count;
+        const std::int32_t ring = warp_index() / warps;
+        depth = shape.slots_per_warp;
+        slot_bytes = shape.slot_bytes;
+        std::byte* shared = dynamic_shared_memory();
+        const auto layout = CombineSharedLayout::build(shape, ctx.peers.rank_count);
+        const std::int32_t first = ring * depth;
+        slots = shared + layout.slots + static_cast<std::uint64_t>(first) * slot_bytes;
+        full = reinterpret_cast<Mbarrier*>(shared + layout.full) + first;
+        empty = reinterpret_cast<Mbarrier*>(shared + layout.empty) + first;
+        tickets = reinterpret_cast<RowTicket*>(shared + layout.tickets) + first;
+        first_token = block_index() * ring_count + ring;
+        token_stride = block_count() * ring_count;
+    }
+    GIMLET_DEVICE std::int32_t warp() const { return warp_index() % warps; }
+    GIMLET_DEVICE bool loads() const { return warp() == 0; }
+    GIMLET_DEVICE std::byte* slot(std::int32_t index) const {
+        return slots + static_cast<std::uint64_t>(index) * slot_bytes;
+    }
+};
+
+/// Position in a ring; load warp and sum warps walk it alike.
 struct RingCursor {
     std::int32_t slot = 0;
     std::uint32_t round = 0;  ///< parity of the slot's mbarriers
@@ -54,93 +91,88 @@ struct RingCursor {
 
 /// Lane 0 of the load warp fills one slot: waits until the sum warps have left it, then hands it
 /// over with its ticket.
-template <Reach R>
-GIMLET_DEVICE void fill_slot(const CombineContext<R>& ctx, RingCursor& cursor,
-                             const RowTicket& ticket, const std::byte* from, std::uint32_t bytes) {
+GIMLET_DEVICE void fill_slot(const CombineRing& ring, RingCursor& cursor, const RowTicket& ticket,
+                             const std::byte* from, std::uint32_t bytes) {
     if (lane_index() == 0) {
         // The first round finds the slots empty: a fresh mbarrier counts as having completed the
         // phase before.
-        mbarrier_wait(ctx.empty + cursor.slot, cursor.round ^ 1u);
-        ctx.tickets[cursor.slot] = ticket;
+        mbarrier_wait(ring.empty + cursor.slot, cursor.round ^ 1u);
+        ring.tickets[cursor.slot] = ticket;
         if (bytes > 0) {
-            mbarrier_arrive_expect_tx(ctx.full + cursor.slot, bytes);
-            bulk_load(
-                ctx.slots + static_cast<std::uint64_t>(cursor.slot) * ctx.exchange.shape.slot_bytes,
-                from, bytes, ctx.full + cursor.slot);
+            mbarrier_arrive_expect_tx(ring.full + cursor.slot, bytes);
+            bulk_load(ring.slot(cursor.slot), from, bytes, ring.full + cursor.slot);
         } else {
-            mbarrier_arrive(ctx.full + cursor.slot);
+            mbarrier_arrive(ring.full + cursor.slot);
         }
     }
-    cursor.advance(ctx.exchange.shape.slots_per_warp);
+    cursor.advance(ring.depth);
 }
 
 /// Load warp: all rows of one token, piece by piece, choices ascending, which fixes the order of
 /// the sum.
-template <Reach R>
-GIMLET_DEVICE void load_token(const CombineContext<R>& ctx, RingCursor& cursor,
-                              const LaneRow& lane) {
+GIMLET_DEVICE void load_token(const CombineRing& ring, RingCursor& cursor, const LaneRow& lane,
+                              std::uint32_t row_bytes) {
     const std::uint32_t mask = warp_ballot(lane.address != 0);
-    const std::uint32_t piece_bytes = ctx.exchange.shape.slot_bytes;
     GIMLET_ROLLED
-    for (std::uint32_t offset = 0; offset < ctx.args.row_bytes; offset += piece_bytes) {
+    for (std::uint32_t offset = 0; offset < row_bytes; offset += ring.slot_bytes) {
         if (mask == 0)
-            fill_slot(ctx, cursor, RowTicket{RowTicket::nothing, 0.0f, 1, 0}, nullptr, 0);
-        const std::uint32_t left_bytes = ctx.args.row_bytes - offset;
-        const std::uint32_t bytes = left_bytes < piece_bytes ? left_bytes : piece_bytes;
+            fill_slot(ring, cursor, RowTicket{RowTicket::nothing, 0.0f, 1, 0}, nullptr, 0);
+        const std::uint32_t left_bytes = row_bytes - offset;
+        const std::uint32_t bytes = left_bytes < ring.slot_bytes ? left_bytes : ring.slot_bytes;
         GIMLET_ROLLED
         for (std::uint32_t left = mask; left != 0; left &= left - 1) {
             const std::int32_t choice = __ffs(static_cast<int>(left)) - 1;
             const auto* row = reinterpret_cast<const std::byte*>(shuffle(lane.address, choice));
             const RowTicket ticket{RowTicket::row, shuffle(lane.weight, choice),
                                    (left & (left - 1)) == 0 ? 1u : 0u, 0};
-            fill_slot(ctx, cursor, ticket, row + offset, bytes);
+            fill_slot(ring, cursor, ticket, row + offset, bytes);
         }
     }
 }
 
-/// Load warp: the block's tokens, then a ticket that stops the sum warps. A failed wait stops them
+/// Load warp: the ring's tokens, then a ticket that stops the sum warps. A failed wait stops them
 /// at once.
 template <Reach R>
-GIMLET_DEVICE void load_tokens(const CombineContext<R>& ctx, const LaneRow& first) {
+GIMLET_DEVICE void load_tokens(const CombineContext<R>& ctx, const CombineRing& ring,
+                               const LaneRow& first) {
     RingCursor cursor;
     LaneRow next = first;
     // Rows that peers wrote were acquired by generic loads; the bulk loads below read through the
     // async proxy.
     fence_proxy_async();
     GIMLET_ROLLED
-    for (std::int32_t token = block_index(); token < ctx.args.token_count; token += block_count()) {
+    for (std::int32_t token = ring.first_token; token < ctx.args.token_count;
+         token += ring.token_stride) {
         const LaneRow lane = next;
-        next = lane_row(ctx, token + block_count());
+        next = lane_row(ctx, token + ring.token_stride);
         if constexpr (R == Reach::gin) {
             if (!await_chunks(ctx, lane.slot.rank, lane.home)) break;
             fence_proxy_async();
         }
-        load_token(ctx, cursor, lane);
+        load_token(ring, cursor, lane, ctx.args.row_bytes);
     }
-    fill_slot(ctx, cursor, RowTicket{RowTicket::stop, 0.0f, 1, 0}, nullptr, 0);
+    fill_slot(ring, cursor, RowTicket{RowTicket::stop, 0.0f, 1, 0}, nullptr, 0);
 }
 
 /// Sum warps, one unit: adds the slots up to the unit's last, then the bias, and writes the piece.
 /// Returns false at the stop ticket.
 template <ElementType E, Reach R>
-GIMLET_DEVICE bool sum_unit(const CombineContext<R>& ctx, RingCursor& cursor, std::int32_t token,
-                            std::uint32_t offset) {
+GIMLET_DEVICE bool sum_unit(const CombineContext<R>& ctx, const CombineRing& ring,
+                            RingCursor& cursor, std::int32_t token, std::uint32_t offset) {
     constexpr std::int32_t kElements = Pack16<E>::count;
     const std::uint32_t left_bytes = ctx.args.row_bytes - offset;
-    const std::uint32_t bytes =
-        left_bytes < ctx.exchange.shape.slot_bytes ? left_bytes : ctx.exchange.shape.slot_bytes;
+    const std::uint32_t bytes = left_bytes < ring.slot_bytes ? left_bytes : ring.slot_bytes;
     const auto vectors = static_cast<std::int32_t>(bytes / 16u);
-    const std::int32_t stride = block_threads() - kWarpSize;
-    const std::int32_t thread = thread_index() - kWarpSize;
+    const std::int32_t stride = (ring.warps - 1) * kWarpSize;
+    const std::int32_t thread = (ring.warp() - 1) * kWarpSize + lane_index();
     float acc[kCombineVectors][kElements] = {};
     GIMLET_ROLLED
     for (bool last = false; !last;) {
-        mbarrier_wait(ctx.full + cursor.slot, cursor.round);
-        const RowTicket ticket = ctx.tickets[cursor.slot];
+        mbarrier_wait(ring.full + cursor.slot, cursor.round);
+        const RowTicket ticket = ring.tickets[cursor.slot];
         if (ticket.kind == RowTicket::stop) return false;
         last = ticket.last != 0;
-        const auto* data = reinterpret_cast<const Vec16*>(
-            ctx.slots + static_cast<std::uint64_t>(cursor.slot) * ctx.exchange.shape.slot_bytes);
+        const auto* data = reinterpret_cast<const Vec16*>(ring.slot(cursor.slot));
         GIMLET_UNROLL
         for (std::int32_t i = 0; i < kCombineVectors; ++i) {
             const std::int32_t v = thread + i * stride;
@@ -149,8 +181,8 @@ GIMLET_DEVICE bool sum_unit(const CombineContext<R>& ctx, RingCursor& cursor, st
             }
         }
         warp_sync();
-        if (lane_index() == 0) mbarrier_arrive(ctx.empty + cursor.slot);
-        cursor.advance(ctx.exchange.shape.slots_per_warp);
+        if (lane_index() == 0) mbarrier_arrive(ring.empty + cursor.slot);
+        cursor.advance(ring.depth);
     }
     const std::uint64_t at = static_cast<std::uint64_t>(token) * ctx.args.row_bytes + offset;
     auto* out = reinterpret_cast<Vec16*>(ctx.args.out + at);
@@ -167,27 +199,26 @@ GIMLET_DEVICE bool sum_unit(const CombineContext<R>& ctx, RingCursor& cursor, st
 }
 
 template <ElementType E, Reach R>
-GIMLET_DEVICE void sum_tokens(const CombineContext<R>& ctx) {
+GIMLET_DEVICE void sum_tokens(const CombineContext<R>& ctx, const CombineRing& ring) {
     RingCursor cursor;
     GIMLET_ROLLED
-    for (std::int32_t token = block_index(); token < ctx.args.token_count; token += block_count()) {
+    for (std::int32_t token = ring.first_token; token < ctx.args.token_count;
+         token += ring.token_stride) {
         GIMLET_ROLLED
-        for (std::uint32_t offset = 0; offset < ctx.args.row_bytes;
-             offset += ctx.exchange.shape.slot_bytes) {
-            if (!sum_unit<E>(ctx, cursor, token, offset)) return;
+        for (std::uint32_t offset = 0; offset < ctx.args.row_bytes; offset += ring.slot_bytes) {
+            if (!sum_unit<E>(ctx, ring, cursor, token, offset)) return;
         }
     }
 }
 
-/// Readies the ring's mbarriers; the block barrier of fill_combine_tables makes them known.
-template <Reach R>
-GIMLET_DEVICE void set_up_ring(const CombineContext<R>& ctx) {
-    const auto sum_warps = static_cast<std::uint32_t>(warp_count() - 1);
+/// Load warp: readies its ring's mbarriers; the block barrier of fill_combine_tables makes them
+/// known.
+GIMLET_DEVICE void set_up_ring(const CombineRing& ring) {
+    if (!ring.loads()) return;
     GIMLET_ROLLED
-    for (std::int32_t i = thread_index(); i < ctx.exchange.shape.slots_per_warp;
-         i += block_threads()) {
-        mbarrier_init(ctx.full + i, 1);
-        mbarrier_init(ctx.empty + i, sum_warps);
+    for (std::int32_t i = lane_index(); i < ring.depth; i += kWarpSize) {
+        mbarrier_init(ring.full + i, 1);
+        mbarrier_init(ring.empty + i, static_cast<std::uint32_t>(ring.warps - 1));
     }
     mbarrier_init_fence();
 }
@@ -258,17 +289,18 @@ template <ElementType E, Reach R>
 GIMLET_GLOBAL void __launch_bounds__(kCombineThreads, 1)
     combine_kernel(const GIMLET_GRID_CONSTANT CombineArgs args) {
     const CombineContext<R> ctx(args);
-    set_up_ring(ctx);
+    const CombineRing ring(ctx);
+    set_up_ring(ring);
     fill_combine_tables(ctx);
     announce_ready(ctx);
     LaneRow first{};
-    if (warp_index() == 0) first = lane_row(ctx, block_index());
+    if (ring.loads()) first = lane_row(ctx, ring.first_token);
     if (await_ready(ctx)) {
         if constexpr (R == Reach::gin) push_chunks(ctx);
-        if (warp_index() == 0) {
-            load_tokens(ctx, first);
+        if (ring.loads()) {
+            load_tokens(ctx, ring, first);
         } else {
-            sum_tokens<E>(ctx);
+            sum_tokens<E>(ctx, ring);
         }
     }
     finish(ctx);
@@ -304,8 +336,8 @@ std::uint32_t combine_shared_bytes(const KernelShape& shape, std::int32_t rank_c
     return CombineSharedLayout::build(shape, rank_count).total_bytes;
 }
 
-std::uint32_t combine_max_slot_bytes(std::int32_t thread_count) {
-    return CombineSharedLayout::max_slot_bytes(thread_count);
+std::uint32_t combine_max_slot_bytes(std::int32_t thread_count, std::int32_t ring_count) {
+    return CombineSharedLayout::max_slot_bytes(thread_count, ring_count);
 }
 
 cudaError_t prepare_combine() {

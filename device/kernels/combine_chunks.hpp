@@ -26,10 +26,6 @@ struct CombineContext {
     std::uint64_t* peer_base;
     std::int32_t* first_chunk;
     std::uint32_t* verdict;
-    std::byte* slots;
-    Mbarrier* full;
-    Mbarrier* empty;
-    RowTicket* tickets;
     EpochWords* epochs;
     std::uint64_t epoch;
     std::int32_t parity;
@@ -41,10 +37,6 @@ struct CombineContext {
         peer_base = reinterpret_cast<std::uint64_t*>(shared + layout.peer_base);
         first_chunk = reinterpret_cast<std::int32_t*>(shared + layout.first_chunk);
         verdict = reinterpret_cast<std::uint32_t*>(shared + layout.verdict);
-        slots = shared + layout.slots;
-        full = reinterpret_cast<Mbarrier*>(shared + layout.full);
-        empty = reinterpret_cast<Mbarrier*>(shared + layout.empty);
-        tickets = reinterpret_cast<RowTicket*>(shared + layout.tickets);
         epochs = reinterpret_cast<EpochWords*>(peers.local + peers.layout.epochs);
         epoch = epochs->combine + 1;
         parity = static_cast<std::int32_t>(epoch % kBufferCount);

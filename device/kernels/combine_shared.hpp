@@ -22,11 +22,13 @@ struct RowTicket {
 static_assert(sizeof(RowTicket) == 16);
 
 /// 16-byte vectors of a piece that one thread sums in registers.
-inline constexpr std::int32_t kCombineVectors = 2;
+inline constexpr std::int32_t kCombineVectors = 4;
 
-/// Dynamic shared memory of the combine kernel.
+/// Dynamic shared memory of the combine kernel. A block has shape.copy_warps rings of
+/// shape.slots_per_warp slots; each ring has one load warp and an equal share of the other warps,
+/// which sum.
 struct CombineSharedLayout {
-    std::uint32_t slots;        ///< ring of row pieces
+    std::uint32_t slots;        ///< row pieces, ring by ring
     std::uint32_t full;         ///< u64 mbarrier per slot
     std::uint32_t empty;        ///< u64 mbarrier per slot
     std::uint32_t tickets;      ///< RowTicket per slot
@@ -37,7 +39,7 @@ struct CombineSharedLayout {
 
     static constexpr CombineSharedLayout build(const KernelShape& shape, std::int32_t rank_count) {
         const auto ranks = static_cast<std::uint32_t>(rank_count);
-        const auto depth = static_cast<std::uint32_t>(shape.slots_per_warp);
+        const auto count = static_cast<std::uint32_t>(shape.copy_warps * shape.slots_per_warp);
         CombineSharedLayout out{};
         std::uint32_t at = 0;
         const auto place = [&at](std::uint32_t bytes) {
@@ -45,10 +47,10 @@ struct CombineSharedLayout {
             at = (at + bytes + 15u) / 16u * 16u;
             return offset;
         };
-        out.slots = place(depth * shape.slot_bytes);
-        out.full = place(depth * 8u);
-        out.empty = place(depth * 8u);
-        out.tickets = place(depth * 16u);
+        out.slots = place(count * shape.slot_bytes);
+        out.full = place(count * 8u);
+        out.empty = place(count * 8u);
+        out.tickets = place(count * 16u);
         out.peer_base = place(ranks * 8u);
         out.first_chunk = place((ranks + 1u) * 4u);
         out.verdict = place(16u);
@@ -56,9 +58,16 @@ struct CombineSharedLayout {
         return out;
     }
 
-    /// The largest piece that the sum warps of a block can hold.
-    static constexpr std::uint32_t max_slot_bytes(std::int32_t thread_count) {
-        return static_cast<std::uint32_t>(thread_count - kWarpSize) * kCombineVectors * 16u;
+    /// Threads that sum one ring's rows.
+    static constexpr std::int32_t sum_threads(std::int32_t thread_count, std::int32_t ring_count) {
+        return (thread_count / kWarpSize / ring_count - 1) * kWarpSize;
+    }
+
+    /// The largest piece that the sum warps of a ring can hold.
+    static constexpr std::uint32_t max_slot_bytes(std::int32_t thread_count,
+                                                  std::int32_t ring_count) {
+        return static_cast<std::uint32_t>(sum_threads(thread_count, ring_count)) * kCombineVectors *
+               16u;
     }
 };
 

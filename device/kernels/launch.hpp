@@ -20,9 +20,9 @@ std::uint32_t dispatch_shared_bytes(const ExchangeArgs& exchange, const KernelSh
 /// The same for the combine kernel: a ring of shape.slots_per_warp pieces of shape.slot_bytes.
 std::uint32_t combine_shared_bytes(const KernelShape& shape, std::int32_t rank_count);
 
-/// The longest piece of a row that a combine block of `thread_count` threads can sum at once, in
-/// bytes.
-std::uint32_t combine_max_slot_bytes(std::int32_t thread_count);
+/// The longest piece of a row that one of `ring_count` rings in a combine block of `thread_count`
+/// threads can sum at once, in bytes.
+std::uint32_t combine_max_slot_bytes(std::int32_t thread_count, std::int32_t ring_count);
 
 /// Collective over the Exchange's ranks: counts (RoutingMode::fresh), exchange of counts, rows to
 /// their final slots.

@@ -274,7 +274,7 @@ Scenario small_scenario(int ranks, int team, emu::GinMode gin, std::uint64_t see
     out.config.max_tokens = 12;
     out.config.sm_budget = 2;
     out.config.dispatch_threads = 64;
-    out.config.combine_threads = 64;
+    out.config.combine_threads = seed % 2 == 0 ? 64 : 128;  // one ring, two rings
     out.config.chunk_rows = 3;
     out.config.gin_context_count = team == 0 || team == ranks ? 0 : 3;
     out.data_seed = seed + 1;

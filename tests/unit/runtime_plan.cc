@@ -99,7 +99,7 @@ TEST_CASE("small devices get small kernels", "[runtime][plan]") {
     CHECK(plan.kernels.dispatch.block_count == 2);
     CHECK(plan.kernels.dispatch.thread_count == 96);
     CHECK(plan.kernels.combine.block_count == 2);
-    CHECK(plan.kernels.combine.thread_count == 64);
+    CHECK(plan.kernels.combine.thread_count == 128);
 }
 
 TEST_CASE("ranks on one GPU share its SMs, and the scarcest GPU counts", "[runtime][plan]") {
@@ -114,6 +114,29 @@ TEST_CASE("ranks on one GPU share its SMs, and the scarcest GPU counts", "[runti
     inputs = machine(4, 4);
     inputs.topology.places[2].sm_count = 20;
     CHECK(make_plan(good_config(), inputs).sm_budget == 20);
+}
+
+TEST_CASE("ranks that share a large GPU have small shares but full blocks", "[runtime][plan]") {
+    PlanInputs inputs = machine(8, 8);
+    for (auto& place : inputs.topology.places) place.device_id = 1;
+    const Plan plan = make_plan(good_config(), inputs);
+    CHECK(plan.sm_budget == 16);
+    CHECK(plan.kernels.dispatch.thread_count == 512);
+    CHECK(plan.kernels.combine.thread_count == 576);
+    CHECK(plan.kernels.combine.copy_warps == 2);
+}
+
+TEST_CASE("combine blocks have two rings where the warps can be shared out", "[runtime][plan]") {
+    MoeConfig config = good_config();
+    const auto rings = [&](std::int32_t threads) {
+        config.combine_threads = threads;
+        return make_plan(config, machine(4, 4)).kernels.combine.copy_warps;
+    };
+    CHECK(rings(64) == 1);
+    CHECK(rings(96) == 1);
+    CHECK(rings(128) == 2);
+    CHECK(rings(160) == 1);
+    CHECK(rings(192) == 2);
 }
 
 TEST_CASE("worst-case rows of both layouts", "[runtime][plan]") {
