@@ -10,23 +10,16 @@ namespace {
 /// Plan launches no larger blocks; one fits a multiprocessor.
 inline constexpr int kDispatchThreads = 512;
 
-GIMLET_DEVICE void zero(std::int32_t* words, std::int32_t count) {
-    GIMLET_ROLLED
-    for (std::int32_t i = thread_index(); i < count; i += block_threads()) words[i] = 0;
-}
-
 /// Zeroes the shared tables and starts the first loads. Ends with a block barrier.
 template <Reach R>
-GIMLET_DEVICE void set_up(const DispatchContext<R>& ctx) {
+GIMLET_DEVICE void set_up(const DispatchContext<R>& ctx, const DispatchSharedLayout& layout) {
     start_loads(ctx);
-    if (thread_index() == 0) *ctx.verdict = 0;
-    const std::int32_t keys = ctx.key_total_count();
-    zero(ctx.block_counts, ctx.peers.shape.block_row_words());
-    zero(ctx.warp_keys, ctx.exchange.shape.count_warps * keys);
-    zero(ctx.key_base, keys);
-    zero(ctx.key_total, keys);
-    zero(ctx.source_rows, ctx.peers.rank_count);
-    zero(ctx.expert_rows, ctx.experts.max_local_count());
+    auto* words = reinterpret_cast<std::uint32_t*>(dynamic_shared_memory());
+    GIMLET_ROLLED
+    for (std::uint32_t i = layout.key_base / 4u + static_cast<std::uint32_t>(thread_index());
+         i < layout.total_bytes / 4u; i += static_cast<std::uint32_t>(block_threads())) {
+        words[i] = 0;
+    }
     fill_peer_bases(ctx);
     block_sync();
 }
@@ -37,8 +30,7 @@ template <Reach R>
 GIMLET_DEVICE bool find_slots(const DispatchContext<R>& ctx, const TokenBatch& first) {
     const bool fresh = ctx.args.mode == RoutingMode::fresh;
     if (fresh) count_tokens(ctx, first);
-    send_count_rows(ctx);
-    if (fresh && !start_ordinals(ctx)) return false;
+    if (!send_counts(ctx)) return false;
     if (!receive_counts(ctx)) return false;
     if (!build_key_tables(ctx)) return false;
     if (fresh) assign_slots(ctx, first);
@@ -163,9 +155,9 @@ GIMLET_GLOBAL void __launch_bounds__(kDispatchThreads, 1)
     TokenBatch first{};
     if (args.args.mode == RoutingMode::fresh) {
         const TokenRange range = warp_tokens(ctx, warp_index());
-        first = load_choices(ctx, range.begin, range.end);
+        first = load_choices(ctx, TokenGroups(ctx), range.begin, range.end);
     }
-    set_up(ctx);
+    set_up(ctx, args.shared);
     if (find_slots(ctx, first)) {
         if (warp_index() < ctx.exchange.shape.copy_warps) {
             copy_rows(ctx);
@@ -182,6 +174,17 @@ GIMLET_GLOBAL void __launch_bounds__(kDispatchThreads, 1)
 
 }  // namespace
 }  // namespace device
+
+namespace {
+
+/// log2 of the smallest power of two that is not below `value` (1 .. 32).
+std::int32_t bits_for(std::int32_t value) {
+    std::int32_t bits = 0;
+    while ((1 << bits) < value) ++bits;
+    return bits;
+}
+
+}  // namespace
 
 std::uint32_t dispatch_shared_bytes(const ExchangeArgs& exchange, const KernelShape& shape) {
     return DispatchSharedLayout::build(shape, exchange.peers.rank_count,
@@ -206,7 +209,7 @@ cudaError_t launch_dispatch(const DispatchArgs& args, cudaStream_t stream) {
         DispatchSharedLayout::build(shape, exchange.peers.rank_count, exchange.experts.expert_count,
                                     exchange.layout),
         ExpertLookup::from(exchange.experts), per_block,
-        (per_block + shape.count_warps - 1) / shape.count_warps};
+        (per_block + shape.count_warps - 1) / shape.count_warps, bits_for(exchange.topk)};
     const auto kernel = reach_of(exchange.peers) == Reach::gin
                             ? device::dispatch_kernel<Reach::gin>
                             : device::dispatch_kernel<Reach::lsa>;

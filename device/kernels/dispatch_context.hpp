@@ -32,6 +32,7 @@ struct DispatchKernelArgs {
     ExpertLookup experts;
     std::int32_t tokens_per_block;
     std::int32_t tokens_per_warp;  ///< of the count warps
+    std::int32_t group_bits;       ///< log2 of the lanes that look at one token: at least K
 };
 
 /// One block's view of a running dispatch: its pointers into shared memory, its tokens, its epoch.
@@ -60,6 +61,7 @@ struct DispatchContext {
     std::int32_t token_begin;  ///< this block's tokens: [token_begin, token_end)
     std::int32_t token_end;
     std::int32_t tokens_per_warp;
+    std::int32_t group_bits;
 
     GIMLET_DEVICE explicit DispatchContext(const DispatchKernelArgs& k)
         : args(k.args),
@@ -85,6 +87,7 @@ struct DispatchContext {
         epoch = epochs->dispatch + 1;
         parity = static_cast<std::int32_t>(epoch % kBufferCount);
         tokens_per_warp = k.tokens_per_warp;
+        group_bits = k.group_bits;
         const std::int32_t begin = block_index() * k.tokens_per_block;
         token_begin = begin < args.token_count ? begin : args.token_count;
         token_end = begin + k.tokens_per_block;
@@ -147,26 +150,27 @@ struct DispatchContext {
     }
 };
 
-/// What a warp knows of one token: per lane, the choice's expert and rank, and whether the lane's
-/// choice opens a row.
+/// What a lane knows of its choice of a token.
 struct TokenChoices {
-    std::int32_t expert;  ///< -1 = masked or lane >= K
-    std::int32_t rank;    ///< -1 = masked
-    std::int32_t key;     ///< key of the row this choice opens, -1 = none
+    std::int32_t rank;  ///< -1 = masked
+    std::int32_t key;   ///< key of the row this choice opens, -1 = none
+    bool opens_rank;    ///< the lowest choice of its rank in this token
 };
 
-/// Warp-uniform. rank_major: the lowest choice of each distinct rank opens the row; expert_major:
-/// every choice does.
+/// Whole warp; lanes with the same `group` hold the choices of one token. rank_major: the lowest
+/// choice of each distinct rank opens the row; expert_major: every choice does.
 template <Reach R>
-GIMLET_DEVICE TokenChoices token_choices(const DispatchContext<R>& ctx, std::int32_t expert) {
-    TokenChoices out{expert, -1, -1};
+GIMLET_DEVICE TokenChoices token_choices(const DispatchContext<R>& ctx, std::int32_t group,
+                                         std::int32_t expert) {
+    TokenChoices out{-1, -1, false};
     if (expert >= 0) out.rank = ctx.experts.rank_of(expert);
-    if (ctx.rank_major()) {
-        const std::uint32_t same = __match_any_sync(0xffffffffu, out.rank);
-        const bool first = __ffs(static_cast<int>(same)) - 1 == lane_index();
-        out.key = expert >= 0 && first ? out.rank : -1;
-    } else {
+    const std::int32_t mark = expert >= 0 ? group * ctx.peers.rank_count + out.rank : -1;
+    const std::uint32_t same = __match_any_sync(0xffffffffu, mark);
+    out.opens_rank = expert >= 0 && __ffs(static_cast<int>(same)) - 1 == lane_index();
+    if (!ctx.rank_major()) {
         out.key = expert;
+    } else if (out.opens_rank) {
+        out.key = out.rank;
     }
     return out;
 }

@@ -25,35 +25,68 @@ GIMLET_DEVICE TokenRange warp_tokens(const DispatchContext<R>& ctx, std::int32_t
     return range;
 }
 
-/// The lane's choice of some consecutive tokens. -1: masked, lane >= K, or no token; below -1 or at
-/// least E: a fault.
-inline constexpr std::int32_t kTokensAhead = 8;
+/// The lanes of a warp in groups: each group looks at one token, each lane at one choice.
+struct TokenGroups {
+    std::int32_t count;   ///< tokens that the warp looks at together
+    std::int32_t group;   ///< the lane's group
+    std::int32_t choice;  ///< the lane's choice, may be K or more
+
+    template <Reach R>
+    GIMLET_DEVICE explicit TokenGroups(const DispatchContext<R>& ctx) {
+        count = kWarpSize >> ctx.group_bits;
+        group = lane_index() >> ctx.group_bits;
+        choice = lane_index() - (group << ctx.group_bits);
+    }
+};
+
+/// The lane's choice in some consecutive steps of TokenGroups::count tokens. -1: masked, lane beyond
+/// K, or no token; below -1 or at least E: a fault.
+inline constexpr std::int32_t kStepsAhead = 4;
 struct TokenBatch {
-    std::int32_t expert[kTokensAhead];
+    std::int32_t expert[kStepsAhead];
 
     /// expert[i] by selection: an index would move the array out of registers.
     GIMLET_DEVICE std::int32_t at(std::int32_t i) const {
         std::int32_t value = expert[0];
         GIMLET_UNROLL
-        for (std::int32_t j = 1; j < kTokensAhead; ++j) value = i == j ? expert[j] : value;
+        for (std::int32_t j = 1; j < kStepsAhead; ++j) value = i == j ? expert[j] : value;
         return value;
     }
 };
 
-/// Loads the choices of tokens [first, first + kTokensAhead) that lie below `end`; all loads are in
-/// flight together.
+/// Loads the choices of the steps that start at token `first`, of tokens below `end`; all loads are
+/// in flight together.
 template <Reach R>
-GIMLET_DEVICE TokenBatch load_choices(const DispatchContext<R>& ctx, std::int32_t first,
-                                      std::int32_t end) {
+GIMLET_DEVICE TokenBatch load_choices(const DispatchContext<R>& ctx, const TokenGroups& groups,
+                                      std::int32_t first, std::int32_t end) {
     TokenBatch batch;
     GIMLET_UNROLL
-    for (std::int32_t i = 0; i < kTokensAhead; ++i) {
-        const bool mine = first + i < end && lane_index() < ctx.exchange.topk;
-        const std::int64_t raw = mine ? ctx.raw_expert(first + i, lane_index()) : -1;
+    for (std::int32_t i = 0; i < kStepsAhead; ++i) {
+        const std::int32_t token = first + i * groups.count + groups.group;
+        const bool mine = token < end && groups.choice < ctx.exchange.topk;
+        const std::int64_t raw = mine ? ctx.raw_expert(token, groups.choice) : -1;
         const bool odd = raw < -1 || raw >= ctx.experts.expert_count;
         batch.expert[i] = odd ? -2 : static_cast<std::int32_t>(raw);
     }
     return batch;
+}
+
+/// Calls `visit(token, expert)` for each step of `range`: `token` is the lane's, `expert` its choice
+/// there (-1: none). Whole warp. `first` holds the choices of the range's first steps.
+template <Reach R, class Visit>
+GIMLET_DEVICE void visit_tokens(const DispatchContext<R>& ctx, const TokenGroups& groups,
+                                const TokenRange& range, const TokenBatch& first,
+                                const Visit& visit) {
+    TokenBatch batch = first;
+    std::int32_t step = 0;
+    GIMLET_ROLLED
+    for (std::int32_t begin = range.begin; begin < range.end; begin += groups.count, ++step) {
+        if (step == kStepsAhead) {
+            batch = load_choices(ctx, groups, begin, range.end);
+            step = 0;
+        }
+        visit(begin + groups.group, batch.at(step));
+    }
 }
 
 /// Reports a faulty choice of `token` and fails the step. Takes values: a reference to the context
@@ -68,33 +101,59 @@ GIMLET_DEVICE_COLD void refuse_choice(WaitScope scope, std::int64_t raw, std::in
 /// Reports a choice below -1, at or above E, or named twice by its token. Warp-uniform result: true
 /// = fault.
 template <Reach R>
-GIMLET_DEVICE bool check_choices(const DispatchContext<R>& ctx, std::int32_t token,
-                                 std::int32_t expert) {
-    const std::uint32_t same = __match_any_sync(0xffffffffu, expert);
+GIMLET_DEVICE bool check_choices(const DispatchContext<R>& ctx, const TokenGroups& groups,
+                                 std::int32_t token, std::int32_t expert) {
+    const std::int32_t mark =
+        expert >= 0 ? groups.group * ctx.experts.expert_count + expert : expert;
+    const std::uint32_t same = __match_any_sync(0xffffffffu, mark);
     const bool duplicate = expert >= 0 && (same & (same - 1)) != 0;
     if (!warp_any(duplicate || expert < -1)) return false;
     if (duplicate || expert < -1) {
-        refuse_choice(ctx.wait_scope(Primitive::none), ctx.raw_expert(token, lane_index()),
+        refuse_choice(ctx.wait_scope(Primitive::none), ctx.raw_expert(token, groups.choice),
                       ctx.experts.expert_count, token,
                       duplicate ? DeviceFault::duplicate_expert : DeviceFault::expert_out_of_range);
     }
     return true;
 }
 
-/// Adds one token to the warp's keys and the block's counts. Whole warp.
-template <Reach R>
-GIMLET_DEVICE void count_token(const DispatchContext<R>& ctx, std::int32_t* keys,
-                               std::int32_t expert) {
-    const TokenChoices choice = token_choices(ctx, expert);
-    if (choice.key >= 0) keys[choice.key] += 1;
-    bool opens_rank = ctx.rank_major() && choice.key >= 0;
-    if (!ctx.rank_major()) {
-        const std::uint32_t same = __match_any_sync(0xffffffffu, choice.rank);
-        opens_rank = choice.rank >= 0 && __ffs(static_cast<int>(same)) - 1 == lane_index();
+/// Lanes of the warp with the same key, and the lane's place among them.
+struct KeyPeers {
+    std::int32_t before;
+    std::int32_t count;
+
+    GIMLET_DEVICE explicit KeyPeers(std::int32_t key) {
+        const std::uint32_t same = __match_any_sync(0xffffffffu, key);
+        before = __popc(same & ((1u << lane_index()) - 1u));
+        count = __popc(same);
     }
-    if (opens_rank) atomicAdd(ctx.block_counts + choice.rank, 1);
-    if (choice.expert >= 0) atomicAdd(ctx.block_counts + ctx.peers.rank_count + choice.expert, 1);
+    GIMLET_DEVICE bool leads() const { return before == 0; }
+};
+
+/// Adds one token a group to the warp's keys and the block's counts. Whole warp.
+template <Reach R>
+GIMLET_DEVICE void count_step(const DispatchContext<R>& ctx, const TokenGroups& groups,
+                              std::int32_t* keys, std::int32_t expert) {
+    const TokenChoices choice = token_choices(ctx, groups.group, expert);
+    const KeyPeers peers(choice.key);
+    if (choice.key >= 0 && peers.leads()) keys[choice.key] += peers.count;
+    if (!ctx.rank_major() && choice.opens_rank) atomicAdd(ctx.block_counts + choice.rank, 1);
+    if (ctx.rank_major() && expert >= 0)
+        atomicAdd(ctx.block_counts + ctx.peers.rank_count + expert, 1);
     warp_sync();
+}
+
+/// Word `word` of this block's counts (tokens per rank, then per expert): counts of keys are kept by
+/// warp.
+template <Reach R>
+GIMLET_DEVICE std::int32_t block_count_word(const DispatchContext<R>& ctx, std::int32_t word) {
+    const std::int32_t key = ctx.rank_major() ? word : word - ctx.peers.rank_count;
+    const std::int32_t keys = ctx.key_total_count();
+    if (key < 0 || key >= keys) return ctx.block_counts[word];
+    std::int32_t sum = 0;
+    GIMLET_ROLLED
+    for (std::int32_t warp = 0; warp < ctx.exchange.shape.count_warps; ++warp)
+        sum += ctx.warp_keys[warp * keys + key];
+    return sum;
 }
 
 /// Publishes block_counts to the other blocks. A fault shows in bit 31 of the words: every block
@@ -110,64 +169,41 @@ GIMLET_DEVICE void publish_block_counts(const DispatchContext<R>& ctx) {
     GIMLET_ROLLED
     for (std::int32_t i = thread_index(); i < words; i += block_threads()) {
         store_relaxed<Scope::gpu>(
-            row + i, tagged(ctx.epoch, static_cast<std::uint32_t>(ctx.block_counts[i]) | mark));
+            row + i, tagged(ctx.epoch, static_cast<std::uint32_t>(block_count_word(ctx, i)) | mark));
     }
 }
 
 /// Fills block_counts and warp_keys (both zero before) from this block's tokens and publishes the
-/// former. `first` holds the choices of the warp's first tokens. Contains block barriers.
+/// counts. `first` holds the choices of the warp's first tokens. Contains block barriers.
 template <Reach R>
 GIMLET_DEVICE void count_tokens(const DispatchContext<R>& ctx, const TokenBatch& first) {
     const std::int32_t warp = warp_index();
-    const TokenRange range = warp_tokens(ctx, warp);
+    const TokenGroups groups(ctx);
     std::int32_t* keys = ctx.warp_keys + warp * ctx.key_total_count();
     bool fault = false;
-    TokenBatch batch = first;
-    GIMLET_ROLLED
-    for (std::int32_t begin = range.begin; begin < range.end; begin += kTokensAhead) {
-        if (begin > range.begin) batch = load_choices(ctx, begin, range.end);
-        GIMLET_ROLLED
-        for (std::int32_t i = 0; i < kTokensAhead && begin + i < range.end; ++i) {
-            const std::int32_t expert = batch.at(i);
-            const bool bad = check_choices(ctx, begin + i, expert);
-            fault = fault || bad;
-            if (!bad) count_token(ctx, keys, expert);
-        }
-    }
+    visit_tokens(ctx, groups, warp_tokens(ctx, warp), first,
+                 [&](std::int32_t token, std::int32_t expert) {
+                     const bool bad = check_choices(ctx, groups, token, expert);
+                     fault = fault || bad;
+                     if (!bad) count_step(ctx, groups, keys, expert);
+                 });
     if (fault && lane_index() == 0) *ctx.verdict = 1;
     block_sync();
     publish_block_counts(ctx);
+    block_sync();  // what was published is about to become ordinals
 }
 
-/// Sum over blocks [0, block_end) of word `word` of their rows; kShare neighbouring lanes share one
-/// sum. Fails the wait scope by status; sets `refused` if any block found a fault.
+/// A sum over the blocks' count words; kShare neighbouring lanes share one sum.
 inline constexpr std::int32_t kShare = 4;
 
 struct BlockSum {
     std::int32_t value;
     WaitStatus status;
-    bool refused;
+    bool refused;  ///< some block found a fault
 };
 
-/// Waits for one block's word unless `value`, as just loaded, has this step's tag; adds it to the
-/// sum.
-template <Reach R>
-GIMLET_DEVICE void add_block_word(const DispatchContext<R>& ctx, const std::uint64_t* at,
-                                  std::uint64_t value, BlockSum& sum) {
-    if (!has_tag(value, ctx.epoch) && sum.status == WaitStatus::ok) {
-        const WaitScope scope = ctx.wait_scope(Primitive::count_exchange);
-        sum.status =
-            wait_until(scope, WaitTarget{ctx.peers.rank, -1, ctx.epoch}, [&](std::uint64_t& seen) {
-                value = load_relaxed<Scope::gpu>(at);
-                seen = value >> 32;
-                return has_tag(value, ctx.epoch);
-            });
-    }
-    const auto low = static_cast<std::uint32_t>(value);
-    sum.refused = sum.refused || (low >> 31) != 0;
-    sum.value += static_cast<std::int32_t>(low & 0x7fffffffu);
-}
-
+/// The lane's share of the sum over blocks [0, block_end) of word `word` of their rows; waits for
+/// the words.
 template <Reach R>
 GIMLET_DEVICE BlockSum sum_over_blocks(const DispatchContext<R>& ctx, std::int32_t word,
                                        std::int32_t block_end) {
@@ -176,23 +212,36 @@ GIMLET_DEVICE BlockSum sum_over_blocks(const DispatchContext<R>& ctx, std::int32
     const auto* rows =
         reinterpret_cast<const std::uint64_t*>(ctx.peers.local + ctx.peers.layout.block_counts) +
         static_cast<std::int64_t>(ctx.parity) * ctx.peers.shape.block_count * words + word;
+    const WaitScope scope = ctx.wait_scope(Primitive::count_exchange);
+    const WaitTarget target{ctx.peers.rank, -1, ctx.epoch};
     BlockSum out{0, WaitStatus::ok, false};
     GIMLET_ROLLED
     for (std::int32_t first = lane_index() % kShare; first < block_end; first += kShare * kAhead) {
         std::uint64_t value[kAhead];
+        const WaitStatus status = wait_until(scope, target, [&](std::uint64_t& seen) {
+            GIMLET_UNROLL
+            for (std::int32_t i = 0; i < kAhead; ++i) {
+                const std::int32_t block = first + i * kShare;
+                value[i] =
+                    block < block_end
+                        ? load_relaxed<Scope::gpu>(rows + static_cast<std::int64_t>(block) * words)
+                        : tagged(ctx.epoch, 0);
+            }
+            bool all = true;
+            GIMLET_UNROLL
+            for (std::int32_t i = 0; i < kAhead; ++i) {
+                if (has_tag(value[i], ctx.epoch)) continue;
+                all = false;
+                seen = value[i] >> 32;
+            }
+            return all;
+        });
+        if (status != WaitStatus::ok) out.status = status;
         GIMLET_UNROLL
         for (std::int32_t i = 0; i < kAhead; ++i) {
-            const std::int32_t block = first + i * kShare;
-            value[i] =
-                block < block_end
-                    ? load_relaxed<Scope::gpu>(rows + static_cast<std::int64_t>(block) * words)
-                    : 0;
-        }
-        GIMLET_UNROLL
-        for (std::int32_t i = 0; i < kAhead; ++i) {
-            const std::int32_t block = first + i * kShare;
-            if (block < block_end)
-                add_block_word(ctx, rows + static_cast<std::int64_t>(block) * words, value[i], out);
+            const auto low = static_cast<std::uint32_t>(value[i]);
+            out.refused = out.refused || (low >> 31) != 0;
+            out.value += static_cast<std::int32_t>(low & 0x7fffffffu);
         }
     }
     return out;
@@ -206,36 +255,24 @@ GIMLET_DEVICE std::int32_t reduce_share(std::int32_t value) {
     return value;
 }
 
-/// Turns warp_keys from counts into the running ordinals that slots start from: for every key,
-/// tokens of lower blocks plus tokens of lower count warps. Block-uniform verdict; contains block
-/// barriers.
+/// Turns the warps' counts of `key` into the running ordinals that slots start from: `before`
+/// tokens of lower blocks, plus those of lower count warps. One thread.
 template <Reach R>
-GIMLET_DEVICE bool start_ordinals(const DispatchContext<R>& ctx) {
+GIMLET_DEVICE void start_ordinals(const DispatchContext<R>& ctx, std::int32_t key,
+                                  std::int32_t before) {
     const std::int32_t keys = ctx.key_total_count();
-    const std::int32_t first_word = ctx.rank_major() ? 0 : ctx.peers.rank_count;
-    bool good = true;
+    std::int32_t running = before;
     GIMLET_ROLLED
-    for (std::int32_t base = 0; base < keys; base += block_threads() / kShare) {
-        const std::int32_t key = base + thread_index() / kShare;
-        BlockSum sum{0, WaitStatus::ok, false};
-        if (key < keys) sum = sum_over_blocks(ctx, first_word + key, block_index());
-        std::int32_t running = reduce_share(sum.value);
-        good = good && sum.status == WaitStatus::ok && !sum.refused;
-        if (key < keys && lane_index() % kShare == 0) {
-            GIMLET_ROLLED
-            for (std::int32_t warp = 0; warp < ctx.exchange.shape.count_warps; ++warp) {
-                std::int32_t& cell = ctx.warp_keys[warp * keys + key];
-                const std::int32_t here = cell;
-                cell = running;
-                running += here;
-            }
-        }
+    for (std::int32_t warp = 0; warp < ctx.exchange.shape.count_warps; ++warp) {
+        std::int32_t& cell = ctx.warp_keys[warp * keys + key];
+        const std::int32_t here = cell;
+        cell = running;
+        running += here;
     }
-    return block_all(good && *ctx.verdict == 0);
 }
 
-/// The count word `index` (1 ..) that peer `peer` gets: rank counts, then the expert counts that it
-/// needs.
+/// The block word behind word `index` (1 ..) of the count row that `peer` gets: rank counts, then
+/// the expert counts that it needs; -1: none, the word is 0.
 template <Reach R>
 GIMLET_DEVICE std::int32_t source_word(const DispatchContext<R>& ctx, std::int32_t peer,
                                        std::int32_t index) {
@@ -246,60 +283,100 @@ GIMLET_DEVICE std::int32_t source_word(const DispatchContext<R>& ctx, std::int32
     return expert < ctx.experts.local_count(peer) ? ranks + ctx.experts.first(peer) + expert : -1;
 }
 
-/// Writes this rank's count row to one peer: LSA peers by stores, other peers by one put with a
-/// weak signal. A refused step sends the header alone, so that peers leave at once instead of at
-/// their deadline. Whole block; contains block barriers.
+/// Block b tells peers b, b + blocks, ... this rank's counts: how many those are, and which.
 template <Reach R>
-GIMLET_DEVICE void send_count_row(const DispatchContext<R>& ctx, std::int32_t peer) {
-    const std::int32_t words = 1 + ctx.peers.rank_count + ctx.peers.shape.expert_words;
-    const bool lsa = ctx.is_lsa(peer);
+GIMLET_DEVICE std::int32_t served_count(const DispatchContext<R>& ctx) {
+    const std::int32_t left = ctx.peers.rank_count - block_index();
+    return left > 0 ? (left + block_count() - 1) / block_count() : 0;
+}
+
+/// Row offset of `peer` among the rows that wait to be put.
+template <Reach R>
+GIMLET_DEVICE std::uint64_t count_send_offset(const DispatchContext<R>& ctx, std::int32_t peer) {
     const std::uint64_t row =
-        (static_cast<std::uint64_t>(ctx.parity) * ctx.peers.rank_count + peer) *
-        ctx.peers.shape.count_row_words() * 8u;
-    const std::uint64_t target_offset = ctx.count_row_offset(ctx.peers.rank);
-    auto* out =
-        reinterpret_cast<std::uint64_t*>(lsa ? peer_pointer(ctx.peers, peer, target_offset)
-                                             : ctx.peers.local + ctx.peers.layout.count_send + row);
-    bool refused = *ctx.verdict != 0;
-    const bool fresh = ctx.args.mode == RoutingMode::fresh;
+        static_cast<std::uint64_t>(ctx.parity) * ctx.peers.rank_count + peer;
+    return ctx.peers.layout.count_send + row * ctx.peers.shape.count_row_words() * 8u;
+}
+
+/// Where this rank's count row for `peer` is written: there, or to be put there.
+template <Reach R>
+GIMLET_DEVICE std::uint64_t* count_row_out(const DispatchContext<R>& ctx, std::int32_t peer) {
+    return reinterpret_cast<std::uint64_t*>(
+        ctx.is_lsa(peer)
+            ? peer_pointer(ctx.peers, peer, ctx.count_row_offset(ctx.peers.rank))
+            : ctx.peers.local + count_send_offset(ctx, peer));
+}
+
+/// Sums over the blocks, all side by side: words for the peers that this block serves, and the
+/// ordinals of this block's own tokens. Returns false if a wait failed or a block found a fault.
+template <Reach R>
+GIMLET_DEVICE bool sum_counts(const DispatchContext<R>& ctx) {
+    const std::int32_t words = ctx.peers.rank_count + ctx.peers.shape.expert_words;
+    const std::int32_t sends = served_count(ctx) * words;
+    const std::int32_t first_key_word = ctx.rank_major() ? 0 : ctx.peers.rank_count;
+    const std::int32_t tasks = sends + ctx.key_total_count();
+    bool good = true;
     GIMLET_ROLLED
-    for (std::int32_t base = 1; fresh && base < words; base += block_threads() / kShare) {
-        const std::int32_t index = base + thread_index() / kShare;
-        const std::int32_t word = index < words ? source_word(ctx, peer, index) : -1;
+    for (std::int32_t base = 0; base < tasks; base += block_threads() / kShare) {
+        const std::int32_t task = base + thread_index() / kShare;
+        const bool send = task < sends;
+        const std::int32_t peer = block_index() + (send ? task / words : 0) * block_count();
+        const std::int32_t index = 1 + task % words;
+        std::int32_t word = -1;
+        if (send) {
+            word = source_word(ctx, peer, index);
+        } else if (task < tasks) {
+            word = first_key_word + task - sends;
+        }
         BlockSum sum{0, WaitStatus::ok, false};
-        if (word >= 0) sum = sum_over_blocks(ctx, word, block_count());
+        if (word >= 0) sum = sum_over_blocks(ctx, word, send ? block_count() : block_index());
         const std::int32_t value = reduce_share(sum.value);
-        refused = refused || sum.refused || sum.status != WaitStatus::ok;
-        if (index < words && lane_index() % kShare == 0) {
-            store_relaxed<Scope::system>(out + index,
+        good = good && sum.status == WaitStatus::ok && !sum.refused;
+        if (lane_index() % kShare != 0 || task >= tasks) continue;
+        if (send) {
+            store_relaxed<Scope::system>(count_row_out(ctx, peer) + index,
                                          tagged(ctx.epoch, static_cast<std::uint32_t>(value)));
+        } else {
+            start_ordinals(ctx, task - sends, value);
         }
     }
-    refused = block_any(refused);
-    if (thread_index() != 0) return;
-    const StepHeader header = refused ? StepHeader::refused
-                              : fresh ? StepHeader::fresh
-                                      : StepHeader::cached;
+    return good;
+}
+
+/// Writes the header of this rank's count row for `peer`; peers without LSA get the row by one put
+/// with a weak signal. One thread, behind a block barrier after the row's words.
+template <Reach R>
+GIMLET_DEVICE void send_header(const DispatchContext<R>& ctx, std::int32_t peer,
+                               StepHeader header) {
     // Release: what this rank read of the receive buffers in earlier steps is over before the peer
     // may write them.
-    store_release<Scope::system>(out, tagged(ctx.epoch, static_cast<std::uint32_t>(header)));
-    if (lsa) return;
+    store_release<Scope::system>(count_row_out(ctx, peer),
+                                 tagged(ctx.epoch, static_cast<std::uint32_t>(header)));
+    if (ctx.is_lsa(peer)) return;
+    const bool fresh = ctx.args.mode == RoutingMode::fresh;
     const ncclGin gin = gin_context(ctx.peers, ctx.contexts().notify_context());
     const std::uint64_t bytes =
         static_cast<std::uint64_t>(fresh ? ctx.peers.shape.count_row_words() : 2) * 8u;
-    gin.put(world_team(ctx.peers), peer, ctx.peers.window, target_offset, ctx.peers.window,
-            ctx.peers.layout.count_send + row, bytes,
+    gin.put(world_team(ctx.peers), peer, ctx.peers.window, ctx.count_row_offset(ctx.peers.rank),
+            ctx.peers.window, count_send_offset(ctx, peer), bytes,
             ncclGin_WeakSignalInc{ctx.signals().count_row(ctx.peers.rank)});
 }
 
-/// Block b serves peers b, b + blocks, ...
+/// Tells the served peers this rank's counts (cached: only that it has entered the step), and turns
+/// warp_keys into running ordinals. A refused step says so, so that peers leave at once instead of
+/// at their deadline. Whole block; contains block barriers. Block-uniform: false = refused.
 template <Reach R>
-GIMLET_DEVICE void send_count_rows(const DispatchContext<R>& ctx) {
+GIMLET_DEVICE bool send_counts(const DispatchContext<R>& ctx) {
+    const bool fresh = ctx.args.mode == RoutingMode::fresh;
+    const bool good = !fresh || sum_counts(ctx);
+    const bool refused = block_any(!good || *ctx.verdict != 0);
+    const StepHeader header = refused ? StepHeader::refused
+                              : fresh ? StepHeader::fresh
+                                      : StepHeader::cached;
     GIMLET_ROLLED
-    for (std::int32_t peer = block_index(); peer < ctx.peers.rank_count; peer += block_count()) {
-        send_count_row(ctx, peer);
-        block_sync();
-    }
+    for (std::int32_t i = thread_index(); i < served_count(ctx); i += block_threads())
+        send_header(ctx, block_index() + i * block_count(), header);
+    return !refused;
 }
 
 /// Adds word `index` (>= 1) of a source's count row to the block's tables: key_total, key_base

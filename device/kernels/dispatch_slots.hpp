@@ -106,45 +106,45 @@ GIMLET_DEVICE bool build_key_tables(const DispatchContext<R>& ctx) {
     return block_all(good);
 }
 
-/// Writes the slot of one token's rows into the routing and moves the warp's ordinals on. Whole
-/// warp.
+/// Writes the slots of one token a group into the routing and moves the warp's ordinals on. Whole
+/// warp; lanes ascend with tokens, so ordinals do. `token` is the lane's, maybe beyond `end`.
 template <Reach R>
-GIMLET_DEVICE void assign_token(const DispatchContext<R>& ctx, std::int32_t* ordinals,
-                                std::int32_t token, std::int32_t expert) {
-    const TokenChoices choice = token_choices(ctx, expert);
+GIMLET_DEVICE void assign_step(const DispatchContext<R>& ctx, const TokenGroups& groups,
+                               std::int32_t* ordinals, std::int32_t token, std::int32_t end,
+                               std::int32_t expert) {
+    const TokenChoices choice = token_choices(ctx, groups.group, expert);
+    const KeyPeers peers(choice.key);
     SlotRef ref{-1, -1};
     HomeRef home{-1, -1};
+    const std::int32_t start = choice.key >= 0 ? ordinals[choice.key] : 0;
+    warp_sync();
     if (choice.key >= 0) {
-        const std::int32_t ordinal = ordinals[choice.key]++;
+        const std::int32_t ordinal = start + peers.before;
+        if (peers.leads()) ordinals[choice.key] = start + peers.count;
         ref = SlotRef{choice.rank, ctx.key_base[choice.key] + ordinal};
         if (R == Reach::gin && ctx.peer_base[choice.rank] == 0) {
             home = HomeRef{ctx.key_send[choice.key] + ordinal,
                            ctx.key_chunk[choice.key] + ordinal / ctx.exchange.chunk_rows};
         }
     }
-    if (lane_index() < ctx.exchange.topk) {
-        const std::int64_t at = static_cast<std::int64_t>(token) * ctx.exchange.topk + lane_index();
+    if (token < end && groups.choice < ctx.exchange.topk) {
+        const std::int64_t at =
+            static_cast<std::int64_t>(token) * ctx.exchange.topk + groups.choice;
         ctx.args.routing.slots[at] = ref;
         if constexpr (R == Reach::gin) ctx.args.routing.home[at] = home;
     }
     warp_sync();
 }
 
-/// Writes the slots of this block's tokens into the routing, from the ordinals that start_ordinals
-/// left in warp_keys.
+/// Writes the slots of this block's tokens into the routing, from the ordinals in warp_keys.
 template <Reach R>
 GIMLET_DEVICE void assign_slots(const DispatchContext<R>& ctx, const TokenBatch& first) {
+    const TokenGroups groups(ctx);
     const TokenRange range = warp_tokens(ctx, warp_index());
     std::int32_t* ordinals = ctx.warp_keys + warp_index() * ctx.key_total_count();
-    TokenBatch batch = first;
-    GIMLET_ROLLED
-    for (std::int32_t begin = range.begin; begin < range.end; begin += kTokensAhead) {
-        if (begin > range.begin) batch = load_choices(ctx, begin, range.end);
-        GIMLET_ROLLED
-        for (std::int32_t i = 0; i < kTokensAhead && begin + i < range.end; ++i) {
-            assign_token(ctx, ordinals, begin + i, batch.at(i));
-        }
-    }
+    visit_tokens(ctx, groups, range, first, [&](std::int32_t token, std::int32_t expert) {
+        assign_step(ctx, groups, ordinals, token, range.end, expert);
+    });
 }
 
 /// out[0 .. count] = running sums of value(i), starting with 0; returns the last. One warp.
@@ -202,8 +202,11 @@ GIMLET_DEVICE void write_step(const DispatchContext<R>& ctx, StepCounts* step) {
 template <Reach R>
 GIMLET_DEVICE void record_step(const DispatchContext<R>& ctx) {
     if (block_index() != 0 || warp_index() != ctx.exchange.shape.copy_warps) return;
-    if (ctx.args.host_step != nullptr) write_step(ctx, ctx.args.host_step);
-    write_step(ctx, ctx.args.routing.step);
+    StepCounts* step = ctx.args.host_step;
+    GIMLET_ROLLED
+    for (std::int32_t i = 0; i < 2; ++i, step = ctx.args.routing.step) {
+        if (step != nullptr) write_step(ctx, step);
+    }
 }
 
 }  // namespace gimlet::device
