@@ -223,14 +223,14 @@ GIMLET_DEVICE void set_up_ring(const CombineRing& ring) {
     mbarrier_init_fence();
 }
 
-/// Block 0: tells every peer that this rank has entered the step, so its rows of this parity are
-/// ready and its home rows are free. LSA: release at system scope after the kernel boundary that
-/// ended the writers.
+/// Last warp of block 0: tells every peer that this rank has entered the step, so its rows of this
+/// parity are ready and its home rows are free. LSA: release at system scope after the kernel
+/// boundary that ended the writers.
 template <Reach R>
 GIMLET_DEVICE void announce_ready(const CombineContext<R>& ctx) {
-    if (block_index() != 0) return;
+    if (block_index() != 0 || warp_index() != warp_count() - 1) return;
     GIMLET_ROLLED
-    for (std::int32_t peer = thread_index(); peer < ctx.peers.rank_count; peer += block_threads()) {
+    for (std::int32_t peer = lane_index(); peer < ctx.peers.rank_count; peer += kWarpSize) {
         if (ctx.is_lsa(peer)) {
             auto* words = reinterpret_cast<std::uint64_t*>(
                 peer_pointer(ctx.peers, peer, ctx.peers.layout.combine_ready));
@@ -290,9 +290,9 @@ GIMLET_GLOBAL void __launch_bounds__(kCombineThreads, 1)
     combine_kernel(const GIMLET_GRID_CONSTANT CombineArgs args) {
     const CombineContext<R> ctx(args);
     const CombineRing ring(ctx);
+    announce_ready(ctx);
     set_up_ring(ring);
     fill_combine_tables(ctx);
-    announce_ready(ctx);
     LaneRow first{};
     if (ring.loads()) first = lane_row(ctx, ring.first_token);
     if (await_ready(ctx)) {

@@ -10,10 +10,10 @@ namespace {
 /// Plan launches no larger blocks; one fits a multiprocessor.
 inline constexpr int kDispatchThreads = 512;
 
-/// Zeroes the shared tables and starts the first loads. Ends with a block barrier.
+/// Says that this rank is here and zeroes the shared tables. Ends with a block barrier.
 template <Reach R>
 GIMLET_DEVICE void set_up(const DispatchContext<R>& ctx, const DispatchSharedLayout& layout) {
-    start_loads(ctx);
+    send_headers(ctx);
     auto* words = reinterpret_cast<std::uint32_t*>(dynamic_shared_memory());
     GIMLET_ROLLED
     for (std::uint32_t i = layout.key_base / 4u + static_cast<std::uint32_t>(thread_index());
@@ -24,12 +24,14 @@ GIMLET_DEVICE void set_up(const DispatchContext<R>& ctx, const DispatchSharedLay
     block_sync();
 }
 
-/// Counts, exchanges counts, computes slots. Block-uniform: false = the step failed, nothing may be
-/// sent.
+/// Counts, exchanges counts, computes slots, and starts the first loads on the way. Block-uniform:
+/// false = the step failed, nothing may be sent.
 template <Reach R>
 GIMLET_DEVICE bool find_slots(const DispatchContext<R>& ctx, const TokenBatch& first) {
     const bool fresh = ctx.args.mode == RoutingMode::fresh;
     if (fresh) count_tokens(ctx, first);
+    // Not before the choices are here, which these loads would delay.
+    start_loads(ctx);
     if (!send_counts(ctx)) return false;
     if (!receive_counts(ctx)) return false;
     if (!build_key_tables(ctx)) return false;
@@ -151,7 +153,6 @@ template <Reach R>
 GIMLET_GLOBAL void __launch_bounds__(kDispatchThreads, 1)
     dispatch_kernel(const GIMLET_GRID_CONSTANT DispatchKernelArgs args) {
     const DispatchContext<R> ctx(args);
-    // First of all: the row loads that set_up starts would keep these waiting.
     TokenBatch first{};
     if (args.args.mode == RoutingMode::fresh) {
         const TokenRange range = warp_tokens(ctx, warp_index());
@@ -208,8 +209,10 @@ cudaError_t launch_dispatch(const DispatchArgs& args, cudaStream_t stream) {
         args,
         DispatchSharedLayout::build(shape, exchange.peers.rank_count, exchange.experts.expert_count,
                                     exchange.layout),
-        ExpertLookup::from(exchange.experts), per_block,
-        (per_block + shape.count_warps - 1) / shape.count_warps, bits_for(exchange.topk)};
+        ExpertLookup::from(exchange.experts),
+        per_block,
+        (per_block + shape.count_warps - 1) / shape.count_warps,
+        bits_for(exchange.topk)};
     const auto kernel = reach_of(exchange.peers) == Reach::gin
                             ? device::dispatch_kernel<Reach::gin>
                             : device::dispatch_kernel<Reach::lsa>;

@@ -12,9 +12,11 @@
 
 namespace gimlet::device {
 
-/// Header word of a count row: what kind of step the sender is in, and whether it refused its
-/// input.
-enum class StepHeader : std::uint32_t { fresh = 0, cached = 1, refused = 2 };
+/// Header word of a count row: what kind of step the sender is in.
+enum class StepHeader : std::uint32_t { fresh = 0, cached = 1 };
+
+/// Mark of a count word: its sender refused its own input and will send no rows.
+inline constexpr std::uint32_t kRefused = 1u << 31;
 
 /// Tagged words carry their epoch's low half beside a 32-bit value, so that one relaxed 8-byte
 /// store is both data and flag, and no word is ever reset.

@@ -39,8 +39,8 @@ struct TokenGroups {
     }
 };
 
-/// The lane's choice in some consecutive steps of TokenGroups::count tokens. -1: masked, lane beyond
-/// K, or no token; below -1 or at least E: a fault.
+/// The lane's choice in some consecutive steps of TokenGroups::count tokens. -1: masked, lane
+/// beyond K, or no token; below -1 or at least E: a fault.
 inline constexpr std::int32_t kStepsAhead = 4;
 struct TokenBatch {
     std::int32_t expert[kStepsAhead];
@@ -71,8 +71,8 @@ GIMLET_DEVICE TokenBatch load_choices(const DispatchContext<R>& ctx, const Token
     return batch;
 }
 
-/// Calls `visit(token, expert)` for each step of `range`: `token` is the lane's, `expert` its choice
-/// there (-1: none). Whole warp. `first` holds the choices of the range's first steps.
+/// Calls `visit(token, expert)` for each step of `range`: `token` is the lane's, `expert` its
+/// choice there (-1: none). Whole warp. `first` holds the choices of the range's first steps.
 template <Reach R, class Visit>
 GIMLET_DEVICE void visit_tokens(const DispatchContext<R>& ctx, const TokenGroups& groups,
                                 const TokenRange& range, const TokenBatch& first,
@@ -142,8 +142,8 @@ GIMLET_DEVICE void count_step(const DispatchContext<R>& ctx, const TokenGroups& 
     warp_sync();
 }
 
-/// Word `word` of this block's counts (tokens per rank, then per expert): counts of keys are kept by
-/// warp.
+/// Word `word` of this block's counts (tokens per rank, then per expert): counts of keys are kept
+/// by warp.
 template <Reach R>
 GIMLET_DEVICE std::int32_t block_count_word(const DispatchContext<R>& ctx, std::int32_t word) {
     const std::int32_t key = ctx.rank_major() ? word : word - ctx.peers.rank_count;
@@ -156,8 +156,8 @@ GIMLET_DEVICE std::int32_t block_count_word(const DispatchContext<R>& ctx, std::
     return sum;
 }
 
-/// Publishes block_counts to the other blocks. A fault shows in bit 31 of the words: every block
-/// that reads one refuses the step with it. Whole block, behind a block barrier.
+/// Publishes block_counts to the other blocks. A fault shows in all words: every block that reads
+/// one refuses the step with it. Whole block, behind a block barrier.
 template <Reach R>
 GIMLET_DEVICE void publish_block_counts(const DispatchContext<R>& ctx) {
     const std::int32_t words = ctx.peers.shape.block_row_words();
@@ -165,11 +165,12 @@ GIMLET_DEVICE void publish_block_counts(const DispatchContext<R>& ctx) {
         reinterpret_cast<std::uint64_t*>(ctx.peers.local + ctx.peers.layout.block_counts) +
         (static_cast<std::int64_t>(ctx.parity) * ctx.peers.shape.block_count + block_index()) *
             words;
-    const std::uint32_t mark = *ctx.verdict != 0 ? 1u << 31 : 0u;
+    const std::uint32_t mark = *ctx.verdict != 0 ? kRefused : 0u;
     GIMLET_ROLLED
     for (std::int32_t i = thread_index(); i < words; i += block_threads()) {
         store_relaxed<Scope::gpu>(
-            row + i, tagged(ctx.epoch, static_cast<std::uint32_t>(block_count_word(ctx, i)) | mark));
+            row + i,
+            tagged(ctx.epoch, static_cast<std::uint32_t>(block_count_word(ctx, i)) | mark));
     }
 }
 
@@ -240,11 +241,17 @@ GIMLET_DEVICE BlockSum sum_over_blocks(const DispatchContext<R>& ctx, std::int32
         GIMLET_UNROLL
         for (std::int32_t i = 0; i < kAhead; ++i) {
             const auto low = static_cast<std::uint32_t>(value[i]);
-            out.refused = out.refused || (low >> 31) != 0;
-            out.value += static_cast<std::int32_t>(low & 0x7fffffffu);
+            out.refused = out.refused || (low & kRefused) != 0;
+            out.value += static_cast<std::int32_t>(low & ~kRefused);
         }
     }
     return out;
+}
+
+/// True in all kShare lanes of a sum if it is in one of them; every lane of the warp must call.
+GIMLET_DEVICE bool group_any(bool value) {
+    const std::uint32_t shares = (1u << kShare) - 1u;
+    return (warp_ballot(value) & shares << (lane_index() / kShare * kShare)) != 0;
 }
 
 /// Adds the kShare lanes' shares; every lane of the warp must call.
@@ -293,8 +300,7 @@ GIMLET_DEVICE std::int32_t served_count(const DispatchContext<R>& ctx) {
 /// Row offset of `peer` among the rows that wait to be put.
 template <Reach R>
 GIMLET_DEVICE std::uint64_t count_send_offset(const DispatchContext<R>& ctx, std::int32_t peer) {
-    const std::uint64_t row =
-        static_cast<std::uint64_t>(ctx.parity) * ctx.peers.rank_count + peer;
+    const std::uint64_t row = static_cast<std::uint64_t>(ctx.parity) * ctx.peers.rank_count + peer;
     return ctx.peers.layout.count_send + row * ctx.peers.shape.count_row_words() * 8u;
 }
 
@@ -302,13 +308,13 @@ GIMLET_DEVICE std::uint64_t count_send_offset(const DispatchContext<R>& ctx, std
 template <Reach R>
 GIMLET_DEVICE std::uint64_t* count_row_out(const DispatchContext<R>& ctx, std::int32_t peer) {
     return reinterpret_cast<std::uint64_t*>(
-        ctx.is_lsa(peer)
-            ? peer_pointer(ctx.peers, peer, ctx.count_row_offset(ctx.peers.rank))
-            : ctx.peers.local + count_send_offset(ctx, peer));
+        ctx.is_lsa(peer) ? peer_pointer(ctx.peers, peer, ctx.count_row_offset(ctx.peers.rank))
+                         : ctx.peers.local + count_send_offset(ctx, peer));
 }
 
 /// Sums over the blocks, all side by side: words for the peers that this block serves, and the
-/// ordinals of this block's own tokens. Returns false if a wait failed or a block found a fault.
+/// ordinals of this block's own tokens. Returns false if a wait failed or a block found a fault;
+/// then the words carry the refusal, so that peers leave at once instead of at their deadline.
 template <Reach R>
 GIMLET_DEVICE bool sum_counts(const DispatchContext<R>& ctx) {
     const std::int32_t words = ctx.peers.rank_count + ctx.peers.shape.expert_words;
@@ -331,11 +337,13 @@ GIMLET_DEVICE bool sum_counts(const DispatchContext<R>& ctx) {
         BlockSum sum{0, WaitStatus::ok, false};
         if (word >= 0) sum = sum_over_blocks(ctx, word, send ? block_count() : block_index());
         const std::int32_t value = reduce_share(sum.value);
-        good = good && sum.status == WaitStatus::ok && !sum.refused;
+        const bool refused = group_any(sum.refused || sum.status != WaitStatus::ok);
+        good = good && !refused;
         if (lane_index() % kShare != 0 || task >= tasks) continue;
         if (send) {
-            store_relaxed<Scope::system>(count_row_out(ctx, peer) + index,
-                                         tagged(ctx.epoch, static_cast<std::uint32_t>(value)));
+            store_relaxed<Scope::system>(
+                count_row_out(ctx, peer) + index,
+                tagged(ctx.epoch, static_cast<std::uint32_t>(value) | (refused ? kRefused : 0u)));
         } else {
             start_ordinals(ctx, task - sends, value);
         }
@@ -343,40 +351,53 @@ GIMLET_DEVICE bool sum_counts(const DispatchContext<R>& ctx) {
     return good;
 }
 
-/// Writes the header of this rank's count row for `peer`; peers without LSA get the row by one put
-/// with a weak signal. One thread, behind a block barrier after the row's words.
+/// Header of this step's count rows.
 template <Reach R>
-GIMLET_DEVICE void send_header(const DispatchContext<R>& ctx, std::int32_t peer,
-                               StepHeader header) {
-    // Release: what this rank read of the receive buffers in earlier steps is over before the peer
-    // may write them.
-    store_release<Scope::system>(count_row_out(ctx, peer),
-                                 tagged(ctx.epoch, static_cast<std::uint32_t>(header)));
-    if (ctx.is_lsa(peer)) return;
-    const bool fresh = ctx.args.mode == RoutingMode::fresh;
-    const ncclGin gin = gin_context(ctx.peers, ctx.contexts().notify_context());
-    const std::uint64_t bytes =
-        static_cast<std::uint64_t>(fresh ? ctx.peers.shape.count_row_words() : 2) * 8u;
-    gin.put(world_team(ctx.peers), peer, ctx.peers.window, ctx.count_row_offset(ctx.peers.rank),
-            ctx.peers.window, count_send_offset(ctx, peer), bytes,
-            ncclGin_WeakSignalInc{ctx.signals().count_row(ctx.peers.rank)});
+GIMLET_DEVICE StepHeader step_header(const DispatchContext<R>& ctx) {
+    return ctx.args.mode == RoutingMode::fresh ? StepHeader::fresh : StepHeader::cached;
 }
 
-/// Tells the served peers this rank's counts (cached: only that it has entered the step), and turns
-/// warp_keys into running ordinals. A refused step says so, so that peers leave at once instead of
-/// at their deadline. Whole block; contains block barriers. Block-uniform: false = refused.
+/// Last warp of the block: tells the served peers that this rank has entered the step. Early, since
+/// nobody here waits for it.
+template <Reach R>
+GIMLET_DEVICE void send_headers(const DispatchContext<R>& ctx) {
+    if (warp_index() != warp_count() - 1) return;
+    const std::uint64_t header = tagged(ctx.epoch, static_cast<std::uint32_t>(step_header(ctx)));
+    GIMLET_ROLLED
+    for (std::int32_t i = lane_index(); i < served_count(ctx); i += kWarpSize) {
+        // Release: what this rank read of the receive buffers in earlier steps is over before the
+        // peer may write them. (Behind GIN the put of the row releases.)
+        store_release<Scope::system>(count_row_out(ctx, block_index() + i * block_count()), header);
+    }
+}
+
+/// Puts this rank's count rows to the served peers that have no LSA, each with a weak signal.
+/// Behind a block barrier after all words of the rows.
+template <Reach R>
+GIMLET_DEVICE void put_count_rows(const DispatchContext<R>& ctx) {
+    const bool fresh = ctx.args.mode == RoutingMode::fresh;
+    const std::uint64_t bytes =
+        static_cast<std::uint64_t>(fresh ? ctx.peers.shape.count_row_words() : 2) * 8u;
+    const ncclGin gin = gin_context(ctx.peers, ctx.contexts().notify_context());
+    GIMLET_ROLLED
+    for (std::int32_t i = thread_index(); i < served_count(ctx); i += block_threads()) {
+        const std::int32_t peer = block_index() + i * block_count();
+        if (ctx.is_lsa(peer)) continue;
+        gin.put(world_team(ctx.peers), peer, ctx.peers.window, ctx.count_row_offset(ctx.peers.rank),
+                ctx.peers.window, count_send_offset(ctx, peer), bytes,
+                ncclGin_WeakSignalInc{ctx.signals().count_row(ctx.peers.rank)});
+    }
+}
+
+/// Tells the served peers this rank's counts (cached: nothing beyond the header), and turns
+/// warp_keys into running ordinals. Whole block; contains block barriers. Block-uniform: false =
+/// refused.
 template <Reach R>
 GIMLET_DEVICE bool send_counts(const DispatchContext<R>& ctx) {
-    const bool fresh = ctx.args.mode == RoutingMode::fresh;
-    const bool good = !fresh || sum_counts(ctx);
-    const bool refused = block_any(!good || *ctx.verdict != 0);
-    const StepHeader header = refused ? StepHeader::refused
-                              : fresh ? StepHeader::fresh
-                                      : StepHeader::cached;
-    GIMLET_ROLLED
-    for (std::int32_t i = thread_index(); i < served_count(ctx); i += block_threads())
-        send_header(ctx, block_index() + i * block_count(), header);
-    return !refused;
+    const bool good = ctx.args.mode != RoutingMode::fresh || sum_counts(ctx);
+    const bool all_good = block_all(good && *ctx.verdict == 0);
+    if constexpr (R == Reach::gin) put_count_rows(ctx);
+    return all_good;
 }
 
 /// Adds word `index` (>= 1) of a source's count row to the block's tables: key_total, key_base
@@ -430,25 +451,23 @@ GIMLET_DEVICE bool receive_count_word(const DispatchContext<R>& ctx, std::int32_
         });
     if (status != WaitStatus::ok) return false;
     const auto low = static_cast<std::uint32_t>(value);
-    if (index > 0) {
-        take_count(ctx, source, index, static_cast<std::int32_t>(low));
-        if (block_index() == 0) {
-            const std::int64_t row =
-                static_cast<std::int64_t>(source) * ctx.peers.shape.count_row_words();
-            ctx.args.routing.counts[row + index] = static_cast<std::int32_t>(low);
-        }
-        return true;
+    const bool counts = index > 0;
+    const StepHeader own = step_header(ctx);
+    const bool refused = counts && (low & kRefused) != 0;
+    if (refused || (!counts && static_cast<StepHeader>(low) != own)) {
+        report_fault(scope, WaitTarget{source, -1, static_cast<std::uint64_t>(own)},
+                     refused ? DeviceFault::peer_refused : DeviceFault::mode_mismatch, low, 0);
+        ctx.poison();
+        return false;
     }
-    const StepHeader own =
-        ctx.args.mode == RoutingMode::fresh ? StepHeader::fresh : StepHeader::cached;
-    const auto header = static_cast<StepHeader>(low);
-    if (header == own) return true;
-    report_fault(
-        scope, WaitTarget{source, -1, static_cast<std::uint64_t>(own)},
-        header == StepHeader::refused ? DeviceFault::peer_refused : DeviceFault::mode_mismatch,
-        static_cast<std::uint64_t>(low), 0);
-    ctx.poison();
-    return false;
+    if (!counts) return true;
+    take_count(ctx, source, index, static_cast<std::int32_t>(low));
+    if (block_index() == 0) {
+        const std::int64_t row =
+            static_cast<std::int64_t>(source) * ctx.peers.shape.count_row_words();
+        ctx.args.routing.counts[row + index] = static_cast<std::int32_t>(low);
+    }
+    return true;
 }
 
 /// Waits for the count rows that come over GIN. Block-uniform verdict.

@@ -13,9 +13,9 @@ namespace gimlet {
 /// A key is what owns a contiguous range of final slots: the destination rank (rank_major) or the
 /// expert (expert_major).
 struct DispatchSharedLayout {
-    std::uint32_t slots;         ///< copy_warps * slots_per_warp row slots, 128-byte aligned
-    std::uint32_t mbarriers;     ///< u64 per slot
-    std::uint32_t peer_base;     ///< u64[R]: window base plus skew of an LSA peer, 0 for a GIN peer
+    std::uint32_t slots;      ///< copy_warps * slots_per_warp row slots, 128-byte aligned
+    std::uint32_t mbarriers;  ///< u64 per slot
+    std::uint32_t peer_base;  ///< u64[R]: window base plus skew of an LSA peer, 0 for a GIN peer
     // From here on: zeroed at the start.
     std::uint32_t key_base;      ///< i32[keys]: final slot of this rank's first row of the key
     std::uint32_t key_count;     ///< i32[keys]: this rank's rows of the key

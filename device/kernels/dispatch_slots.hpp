@@ -164,8 +164,8 @@ GIMLET_DEVICE std::int32_t write_running_sums(std::int32_t* out, std::int32_t co
     return before;
 }
 
-/// Writes one StepCounts and its arrays from the block's tables; `epoch` comes last, released at
-/// system scope: a host that polls it sees the rest. One warp of block 0.
+/// Writes one StepCounts and its arrays from the block's tables; `epoch` comes last, the host's
+/// released at system scope: who polls it sees the rest. One warp of block 0.
 template <Reach R>
 GIMLET_DEVICE void write_step(const DispatchContext<R>& ctx, StepCounts* step) {
     const StepCountsLayout layout{ctx.peers.rank_count, ctx.experts.max_local_count()};
@@ -194,7 +194,11 @@ GIMLET_DEVICE void write_step(const DispatchContext<R>& ctx, StepCounts* step) {
     step->row_count = ctx.rank_major() ? rows : padded;
     step->local_expert_count = local;
     step->sent_row_count = sent;
-    store_release<Scope::system>(&step->epoch, ctx.epoch);
+    if (step == ctx.args.host_step) {
+        store_release<Scope::system>(&step->epoch, ctx.epoch);
+    } else {
+        step->epoch = ctx.epoch;  // for kernels behind this one
+    }
 }
 
 /// The first metadata warp of block 0 tells device and host what the step holds, while the rows

@@ -64,8 +64,8 @@ TEST_CASE("defaults on a large GPU", "[runtime][plan]") {
     CHECK(plan.sm_budget == 32);
     CHECK(plan.kernels.dispatch.block_count == 32);
     CHECK(plan.kernels.dispatch.thread_count == 512);
-    CHECK(plan.kernels.dispatch.copy_warps == 4);
-    CHECK(plan.kernels.dispatch.slots_per_warp >= 3);
+    CHECK(plan.kernels.dispatch.copy_warps == 3);
+    CHECK(plan.kernels.dispatch.slots_per_warp == 2);
     CHECK(plan.kernels.dispatch.slot_bytes == 14336);
     CHECK(plan.kernels.dispatch.shared_bytes <= 227 << 10);
     CHECK(plan.kernels.combine.block_count >= 32);
