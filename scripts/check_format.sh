@@ -34,7 +34,7 @@ fi
 existing=()
 for folder in "${folders[@]}"; do [ -d "$folder" ] && existing+=("$folder"); done
 mapfile -d '' files < <(find "${existing[@]}" -type f \
-    \( -name '*.hpp' -o -name '*.h' -o -name '*.cuh' -o -name '*.cc' -o -name '*.cu' \) -print0 | sort -z)
+    \( -name '*.hpp' -o -name '*.h' -o -name '*.cuh' -o -name '*.cc' -o -name '*.cu' -o -name '*.c' \) -print0 | sort -z)
 if [ "$mode" = fix ]; then
     "$formatter" -i --style=file "${files[@]}"
     echo "check_format: formatted ${#files[@]} files"

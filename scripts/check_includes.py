@@ -23,7 +23,7 @@ import pathlib
 import re
 import sys
 
-SUFFIXES = {".hpp", ".h", ".cuh", ".cc", ".cu"}
+SUFFIXES = {".hpp", ".h", ".cuh", ".c", ".cc", ".cu"}
 FOLDERS = ("device", "host", "runtime", "tests", "mpi_tests")
 HEADER_SUFFIXES = {".hpp", ".h", ".cuh"}
 

@@ -5,7 +5,7 @@
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
-readonly all_steps=(format includes scripts build unit mpi demo package asan tsan cuda)
+readonly all_steps=(format includes scripts build unit fuzz mpi demo examples package asan tsan cuda)
 readonly quick_steps=(format includes scripts build unit)
 
 usage() {
@@ -22,9 +22,11 @@ Steps, in order:
   scripts   the scripts' own tests
   build     the emulator preset
   unit      every Catch2 program of the emulator preset
+  fuzz      the fuzz targets over their corpora
   mpi       the cases under mpirun
   demo      the README's demo
-  package   install, then build a user's program with find_package and with pkg-config
+  examples  the programs of mpi_tests/examples
+  package   install, then build users' programs in C++ and C with find_package and with pkg-config
   asan      tests tagged [sanitize] under AddressSanitizer and UndefinedBehaviorSanitizer
   tsan      tests tagged [sanitize] under ThreadSanitizer
   cuda      compile and link the cuda preset (needs nvcc)
@@ -260,6 +262,27 @@ step_demo() {
     ensure_emulator || return
     check demo demo.log bash scripts/demo.sh
 }
+
+# run_ctest LABEL: the tests of the emulator preset whose names start with LABEL_
+run_ctest() {
+    ensure_emulator || return
+    local log="$logs/$1.log" ran bad off
+    timeout -k 10 "$timeout_s" ctest --test-dir build/emulator --output-on-failure -R "^$1_" >"$log" 2>&1
+    ran="$(grep -cE '^ *[0-9]+/[0-9]+ Test ' "$log")"
+    off="$(grep -cE '^ *[0-9]+/[0-9]+ Test .*\*\*\*Skipped' "$log")"
+    bad=$((ran - off - $(grep -cE '^ *[0-9]+/[0-9]+ Test .* Passed ' "$log")))
+    if [ "$ran" -eq 0 ]; then
+        show_tail "$log"
+        count "$1 (nothing ran)" 0 1 0
+        return
+    fi
+    [ "$bad" -eq 0 ] || show_tail "$log"
+    count "$1" $((ran - bad - off)) "$bad" "$off"
+}
+
+step_fuzz() { run_ctest fuzz; }
+
+step_examples() { run_ctest example; }
 
 step_package() {
     ensure_emulator || return

@@ -3,7 +3,7 @@
 find_program(GIMLET_CCACHE ccache)
 mark_as_advanced(GIMLET_CCACHE)
 if(GIMLET_CCACHE AND PROJECT_IS_TOP_LEVEL)
-  foreach(language CXX CUDA)
+  foreach(language C CXX CUDA)
     if(NOT CMAKE_${language}_COMPILER_LAUNCHER)
       set(CMAKE_${language}_COMPILER_LAUNCHER "${GIMLET_CCACHE}")
     endif()

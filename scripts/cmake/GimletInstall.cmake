@@ -16,15 +16,22 @@ install(
   EXPORT gimletTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+# A set of its own: a project in C alone can load it.
+install(
+  TARGETS gimlet_shared
+  EXPORT gimletCTargets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET gimlet_cli)
   install(TARGETS gimlet_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
 set(gimlet_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/gimlet)
-install(
-  EXPORT gimletTargets
-  NAMESPACE gimlet::
-  DESTINATION ${gimlet_package_dir})
+foreach(set gimletTargets gimletCTargets)
+  install(
+    EXPORT ${set}
+    NAMESPACE gimlet::
+    DESTINATION ${gimlet_package_dir})
+endforeach()
 
 set(gimlet_header_folders device runtime host/base host/cuda host/bootstrap host/nccl)
 if(GIMLET_BACKEND STREQUAL "emulator")
@@ -63,8 +70,8 @@ install(FILES "${PROJECT_BINARY_DIR}/gimletConfig.cmake"
               "${PROJECT_BINARY_DIR}/gimletConfigVersion.cmake" scripts/cmake/FindNCCL.cmake
         DESTINATION ${gimlet_package_dir})
 
-# pkg-config: gimlet.pc, and gimlet-mpi.pc for the bootstrap over MPI. The libraries are static; a group
-# spares us their order.
+# pkg-config: gimlet.pc, gimlet-mpi.pc for the bootstrap over MPI, and gimlet-c.pc for libgimlet.so. The first
+# two are static, and named as files, because -lgimlet is the shared one; a group spares us their order.
 set(gimlet_pc_libs "-L\${libdir} -Wl,--start-group")
 foreach(library gimlet gimlet_kernels gimlet_host gimlet_emulator)
   if(TARGET ${library})
@@ -72,7 +79,7 @@ foreach(library gimlet gimlet_kernels gimlet_host gimlet_emulator)
     if(NOT name)
       set(name ${library})
     endif()
-    string(APPEND gimlet_pc_libs " -l${name}")
+    string(APPEND gimlet_pc_libs " -l:lib${name}.a")
   endif()
 endforeach()
 string(APPEND gimlet_pc_libs " -Wl,--end-group -lfmt -pthread -ldl -lrt")
@@ -87,7 +94,13 @@ else()
   string(APPEND gimlet_pc_cflags " -I${NCCL_INCLUDE_DIR} -I${CUDAToolkit_INCLUDE_DIRS}")
 endif()
 configure_file(scripts/cmake/gimlet.pc.in "${PROJECT_BINARY_DIR}/gimlet.pc" @ONLY)
-install(FILES "${PROJECT_BINARY_DIR}/gimlet.pc" DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+set(gimlet_pc_c_cflags "-I\${includedir}/gimlet")
+if(GIMLET_BACKEND STREQUAL "emulator")
+  string(APPEND gimlet_pc_c_cflags " -I\${includedir}/gimlet/host/emulator/include")
+endif()
+configure_file(scripts/cmake/gimlet-c.pc.in "${PROJECT_BINARY_DIR}/gimlet-c.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/gimlet.pc" "${PROJECT_BINARY_DIR}/gimlet-c.pc"
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 if(gimlet_has_mpi)
   string(REPLACE ";" " " gimlet_pc_mpi_libs "${MPI_CXX_LIBRARIES}")
   configure_file(scripts/cmake/gimlet-mpi.pc.in "${PROJECT_BINARY_DIR}/gimlet-mpi.pc" @ONLY)

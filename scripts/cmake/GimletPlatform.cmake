@@ -46,6 +46,10 @@ if(GIMLET_SANITIZE)
   add_link_options(-fsanitize=${GIMLET_SANITIZE})
   if(GIMLET_SANITIZE MATCHES "undefined")
     add_compile_options(-fno-sanitize-recover=undefined)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+      # Its prologue data and functions in sections of their own do not go together in clang 14.
+      add_compile_options(-fno-sanitize=function)
+    endif()
   endif()
   if(GIMLET_SANITIZE MATCHES "thread")
     # Seen by the uninstrumented emulator sources too, which announce their fibers.

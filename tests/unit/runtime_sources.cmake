@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Unit tests of runtime/. Targets that they need: gimlet.
+# Unit tests of runtime/. Targets that they need: gimlet, gimlet_capi.
 set(gimlet_unit_runtime_sources
+    ${CMAKE_CURRENT_LIST_DIR}/capi_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/runtime_config.cc
     ${CMAKE_CURRENT_LIST_DIR}/runtime_element.cc
     ${CMAKE_CURRENT_LIST_DIR}/runtime_generators.cc

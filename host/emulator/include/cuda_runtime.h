@@ -3,13 +3,16 @@
 // Emulated <cuda_runtime.h>: execution-space words, built-in variables, intrinsics, typed launches.
 #pragma once
 
+#include "cuda_runtime_api.h"
+
+#ifdef __cplusplus
+
 #include <functional>
 #include <new>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
-#include "cuda_runtime_api.h"
 #include "gimlet_emu_device.hpp"
 #include "gimlet_emu_intrinsics.hpp"
 
@@ -147,3 +150,5 @@ template <class T>
 cudaError_t cudaHostGetDevicePointer(T** device_address, void* host_address, unsigned int flags) {
     return cudaHostGetDevicePointer(reinterpret_cast<void**>(device_address), host_address, flags);
 }
+
+#endif  // __cplusplus

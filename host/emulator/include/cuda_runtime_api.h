@@ -6,10 +6,18 @@
 
 #include "driver_types.h"
 
+#ifdef __cplusplus
+#define GIMLET_EMU_DEFAULT(value) = value
+#else
+#define GIMLET_EMU_DEFAULT(value)
+#endif
+
 #define CUDART_VERSION 13000
 #define CUDARTAPI
 
+#ifdef __cplusplus
 extern "C" {
+#endif
 
 // ---- devices
 cudaError_t cudaSetDevice(int device);
@@ -35,29 +43,29 @@ const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 
 // ---- memory
-cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes);
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address);
-cudaError_t cudaMalloc(void** address, std::size_t bytes);
+cudaError_t cudaMalloc(void** address, size_t bytes);
 cudaError_t cudaFree(void* address);
-cudaError_t cudaMallocAsync(void** address, std::size_t bytes, cudaStream_t stream);
+cudaError_t cudaMallocAsync(void** address, size_t bytes, cudaStream_t stream);
 cudaError_t cudaFreeAsync(void* address, cudaStream_t stream);
-cudaError_t cudaMallocHost(void** address, std::size_t bytes);
-cudaError_t cudaHostAlloc(void** address, std::size_t bytes, unsigned int flags);
+cudaError_t cudaMallocHost(void** address, size_t bytes);
+cudaError_t cudaHostAlloc(void** address, size_t bytes, unsigned int flags);
 cudaError_t cudaFreeHost(void* address);
 cudaError_t cudaHostGetDevicePointer(void** device_address, void* host_address, unsigned int flags);
-cudaError_t cudaHostRegister(void* address, std::size_t bytes, unsigned int flags);
+cudaError_t cudaHostRegister(void* address, size_t bytes, unsigned int flags);
 cudaError_t cudaHostUnregister(void* address);
-cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
-                            cudaStream_t stream = nullptr);
-cudaError_t cudaMemcpy2D(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
-                         std::size_t width, std::size_t height, cudaMemcpyKind kind);
-cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
-                              std::size_t from_pitch, std::size_t width, std::size_t height,
-                              cudaMemcpyKind kind, cudaStream_t stream = nullptr);
-cudaError_t cudaMemset(void* address, int value, std::size_t bytes);
-cudaError_t cudaMemsetAsync(void* address, int value, std::size_t bytes,
-                            cudaStream_t stream = nullptr);
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream GIMLET_EMU_DEFAULT(nullptr));
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                         size_t width, size_t height, cudaMemcpyKind kind);
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                              size_t width, size_t height, cudaMemcpyKind kind,
+                              cudaStream_t stream GIMLET_EMU_DEFAULT(nullptr));
+cudaError_t cudaMemset(void* address, int value, size_t bytes);
+cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes,
+                            cudaStream_t stream GIMLET_EMU_DEFAULT(nullptr));
 
 // ---- streams and events
 cudaError_t cudaStreamCreate(cudaStream_t* stream);
@@ -66,14 +74,15 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flag
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags = 0);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
+                                unsigned int flags GIMLET_EMU_DEFAULT(0));
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority);
 cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned int* flags);
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device);
 cudaError_t cudaEventCreate(cudaEvent_t* event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream GIMLET_EMU_DEFAULT(nullptr));
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int flags);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
@@ -87,7 +96,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
-                                 unsigned long long flags = 0);
+                                 unsigned long long flags GIMLET_EMU_DEFAULT(0));
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph,
                                           unsigned long long flags);
 cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream);
@@ -95,30 +104,32 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 /// With `nodes` null, only counts. Node handles cannot be used otherwise.
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count);
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
 
 // ---- kernels
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function);
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value);
 cudaError_t cudaFuncSetCacheConfig(const void* function, cudaFuncCache config);
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function,
-                                                          int block_threads,
-                                                          std::size_t shared_bytes);
+                                                          int block_threads, size_t shared_bytes);
 
 // The untyped launches know a kernel only if some typed call (cudaLaunchKernelEx,
 // cudaFuncSetAttribute, ... with the kernel itself, or gimlet_emu_register_kernel) has named it
 // before.
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments,
-                             std::size_t shared_bytes = 0, cudaStream_t stream = nullptr);
+                             size_t shared_bytes GIMLET_EMU_DEFAULT(0),
+                             cudaStream_t stream GIMLET_EMU_DEFAULT(nullptr));
 cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block,
-                                        void** arguments, std::size_t shared_bytes = 0,
-                                        cudaStream_t stream = nullptr);
+                                        void** arguments, size_t shared_bytes GIMLET_EMU_DEFAULT(0),
+                                        cudaStream_t stream GIMLET_EMU_DEFAULT(nullptr));
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
                                 void** arguments);
 
+#ifdef __cplusplus
 }  // extern "C"
 
 /// `id` and `graph` may be null; dependencies are not reported.
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                      unsigned long long* id = nullptr,
                                      cudaGraph_t* graph = nullptr);
+#endif

@@ -4,10 +4,16 @@
 // programs use.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include <stddef.h>
+#include <stdint.h>
 
+#ifdef __cplusplus
 #include "vector_types.h"
+#else
+typedef struct dim3 {
+    unsigned int x, y, z;
+} dim3;
+#endif
 
 #define GIMLET_EMU_CUDA_ERRORS(X)                                                                 \
     X(cudaSuccess, 0, "no error")                                                                 \
@@ -75,9 +81,9 @@ enum cudaError {
     GIMLET_EMU_CUDA_ERRORS(GIMLET_EMU_ENUMERATOR)
 #undef GIMLET_EMU_ENUMERATOR
 };
-using cudaError_t = cudaError;
+typedef enum cudaError cudaError_t;
 
-enum cudaDeviceAttr {
+typedef enum cudaDeviceAttr {
     cudaDevAttrMaxThreadsPerBlock = 1,
     cudaDevAttrMaxBlockDimX = 2,
     cudaDevAttrMaxBlockDimY = 3,
@@ -140,9 +146,9 @@ enum cudaDeviceAttr {
     cudaDevAttrMemSyncDomainCount = 126,
     cudaDevAttrMpsEnabled = 133,
     cudaDevAttrHostNumaId = 134,
-};
+} cudaDeviceAttr;
 
-enum cudaFuncAttribute {
+typedef enum cudaFuncAttribute {
     cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
     cudaFuncAttributePreferredSharedMemoryCarveout = 9,
     cudaFuncAttributeClusterDimMustBeSet = 10,
@@ -151,43 +157,43 @@ enum cudaFuncAttribute {
     cudaFuncAttributeRequiredClusterDepth = 13,
     cudaFuncAttributeNonPortableClusterSizeAllowed = 14,
     cudaFuncAttributeClusterSchedulingPolicyPreference = 15,
-};
+} cudaFuncAttribute;
 
-enum cudaFuncCache {
+typedef enum cudaFuncCache {
     cudaFuncCachePreferNone = 0,
     cudaFuncCachePreferShared = 1,
     cudaFuncCachePreferL1 = 2,
     cudaFuncCachePreferEqual = 3,
-};
+} cudaFuncCache;
 
-enum cudaStreamCaptureStatus {
+typedef enum cudaStreamCaptureStatus {
     cudaStreamCaptureStatusNone = 0,
     cudaStreamCaptureStatusActive = 1,
     cudaStreamCaptureStatusInvalidated = 2,
-};
+} cudaStreamCaptureStatus;
 
-enum cudaStreamCaptureMode {
+typedef enum cudaStreamCaptureMode {
     cudaStreamCaptureModeGlobal = 0,
     cudaStreamCaptureModeThreadLocal = 1,
     cudaStreamCaptureModeRelaxed = 2,
-};
+} cudaStreamCaptureMode;
 
-enum cudaMemcpyKind {
+typedef enum cudaMemcpyKind {
     cudaMemcpyHostToHost = 0,
     cudaMemcpyHostToDevice = 1,
     cudaMemcpyDeviceToHost = 2,
     cudaMemcpyDeviceToDevice = 3,
     cudaMemcpyDefault = 4,
-};
+} cudaMemcpyKind;
 
-enum cudaMemoryType {
+typedef enum cudaMemoryType {
     cudaMemoryTypeUnregistered = 0,
     cudaMemoryTypeHost = 1,
     cudaMemoryTypeDevice = 2,
     cudaMemoryTypeManaged = 3,
-};
+} cudaMemoryType;
 
-enum cudaLaunchAttributeID {
+typedef enum cudaLaunchAttributeID {
     cudaLaunchAttributeIgnore = 0,
     cudaLaunchAttributeAccessPolicyWindow = 1,
     cudaLaunchAttributeCooperative = 2,
@@ -204,26 +210,26 @@ enum cudaLaunchAttributeID {
     cudaLaunchAttributeDeviceUpdatableKernelNode = 13,
     cudaLaunchAttributePreferredSharedMemoryCarveout = 14,
     cudaLaunchAttributeNvlinkUtilCentricScheduling = 16,
-};
+} cudaLaunchAttributeID;
 
-enum cudaLaunchMemSyncDomain {
+typedef enum cudaLaunchMemSyncDomain {
     cudaLaunchMemSyncDomainDefault = 0,
     cudaLaunchMemSyncDomainRemote = 1,
-};
+} cudaLaunchMemSyncDomain;
 
 struct CUstream_st;
 struct CUevent_st;
 struct CUgraph_st;
 struct CUgraphExec_st;
 struct CUgraphNode_st;
-using cudaStream_t = CUstream_st*;
-using cudaEvent_t = CUevent_st*;
-using cudaGraph_t = CUgraph_st*;
-using cudaGraphExec_t = CUgraphExec_st*;
-using cudaGraphNode_t = CUgraphNode_st*;
-using cudaHostFn_t = void (*)(void* user_data);
+typedef struct CUstream_st* cudaStream_t;
+typedef struct CUevent_st* cudaEvent_t;
+typedef struct CUgraph_st* cudaGraph_t;
+typedef struct CUgraphExec_st* cudaGraphExec_t;
+typedef struct CUgraphNode_st* cudaGraphNode_t;
+typedef void (*cudaHostFn_t)(void* user_data);
 
-union cudaLaunchAttributeValue {
+typedef union cudaLaunchAttributeValue {
     char pad[64];
     int cooperative;
     int syncPolicy;
@@ -248,34 +254,34 @@ union cudaLaunchAttributeValue {
     cudaLaunchMemSyncDomain memSyncDomain;
     unsigned int sharedMemCarveout;
     unsigned int nvlinkUtilCentricScheduling;
-};
+} cudaLaunchAttributeValue;
 
-struct cudaLaunchAttribute {
+typedef struct cudaLaunchAttribute {
     cudaLaunchAttributeID id;
     char pad[8 - sizeof(cudaLaunchAttributeID)];
     cudaLaunchAttributeValue val;
-};
+} cudaLaunchAttribute;
 
-struct cudaLaunchConfig_t {
+typedef struct cudaLaunchConfig_t {
     dim3 gridDim;
     dim3 blockDim;
-    std::size_t dynamicSmemBytes;
+    size_t dynamicSmemBytes;
     cudaStream_t stream;
     cudaLaunchAttribute* attrs;
     unsigned int numAttrs;
-};
+} cudaLaunchConfig_t;
 
-struct cudaPointerAttributes {
+typedef struct cudaPointerAttributes {
     cudaMemoryType type;
     int device;
     void* devicePointer;
     void* hostPointer;
-};
+} cudaPointerAttributes;
 
-struct cudaFuncAttributes {
-    std::size_t sharedSizeBytes;
-    std::size_t constSizeBytes;
-    std::size_t localSizeBytes;
+typedef struct cudaFuncAttributes {
+    size_t sharedSizeBytes;
+    size_t constSizeBytes;
+    size_t localSizeBytes;
     int maxThreadsPerBlock;
     int numRegs;
     int ptxVersion;
@@ -283,24 +289,24 @@ struct cudaFuncAttributes {
     int cacheModeCA;
     int maxDynamicSharedSizeBytes;
     int preferredShmemCarveout;
-};
+} cudaFuncAttributes;
 
-struct cudaUUID_t {
+typedef struct cudaUUID_t {
     char bytes[16];
-};
+} cudaUUID_t;
 
-struct cudaDeviceProp {
+typedef struct cudaDeviceProp {
     char name[256];
     cudaUUID_t uuid;
-    std::size_t totalGlobalMem;
-    std::size_t sharedMemPerBlock;
+    size_t totalGlobalMem;
+    size_t sharedMemPerBlock;
     int regsPerBlock;
     int warpSize;
-    std::size_t memPitch;
+    size_t memPitch;
     int maxThreadsPerBlock;
     int maxThreadsDim[3];
     int maxGridSize[3];
-    std::size_t totalConstMem;
+    size_t totalConstMem;
     int major;
     int minor;
     int multiProcessorCount;
@@ -318,15 +324,15 @@ struct cudaDeviceProp {
     int l2CacheSize;
     int maxThreadsPerMultiProcessor;
     int streamPrioritiesSupported;
-    std::size_t sharedMemPerMultiprocessor;
+    size_t sharedMemPerMultiprocessor;
     int regsPerMultiprocessor;
     int managedMemory;
     int hostNativeAtomicSupported;
     int pageableMemoryAccess;
     int cooperativeLaunch;
-    std::size_t sharedMemPerBlockOptin;
+    size_t sharedMemPerBlockOptin;
     int maxBlocksPerMultiProcessor;
-    std::size_t reservedSharedMemPerBlock;
+    size_t reservedSharedMemPerBlock;
     int hostRegisterSupported;
     int memoryPoolsSupported;
     int gpuDirectRDMASupported;
@@ -334,7 +340,7 @@ struct cudaDeviceProp {
     int gpuDirectRDMAWritesOrdering;
     int clusterLaunch;
     int mpsEnabled;
-};
+} cudaDeviceProp;
 
 #define cudaStreamLegacy ((cudaStream_t)0x1)
 #define cudaStreamPerThread ((cudaStream_t)0x2)

@@ -1,0 +1,642 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gimlet for C and everything that can call C. Needs no other header of Gimlet, CUDA or NCCL.
+//
+// Calls.     Each returns a gimlet_status; 0 is success. The text of a failure is kept for the
+//            calling thread (gimlet_last_error). No C++ exception comes out. Outputs are written on
+//            success only.
+// Handles.   Made by create functions, ended by destroy functions. A null, destroyed or mistyped
+//            handle is GIMLET_INVALID_ARGUMENT, always: handle values are never used twice.
+// Structs.   The first member is the struct's own size. Fill it through the gimlet_..._init()
+//            functions. Later versions append members; a struct of an older header gets their
+//            defaults, a struct of a newer header is refused if it asks for something unknown.
+// Threads.   One handle serves one thread at a time; different handles are independent.
+// Streams.   `stream` is a cudaStream_t. What is queued keeps the order of the stream.
+// Meaning.   The same as in runtime/runtime.hpp and runtime/exchange.hpp, unless said otherwise.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GIMLET_API __attribute__((visibility("default")))
+#ifdef __cplusplus
+#define GIMLET_ZEROS \
+    {}
+#else
+#define GIMLET_ZEROS \
+    { 0 }
+#endif
+
+/// Pointer targets of cudaStream_t and ncclComm_t.
+struct CUstream_st;
+struct ncclComm;
+
+typedef struct gimlet_thread_group gimlet_thread_group;
+typedef struct gimlet_bootstrap gimlet_bootstrap;
+typedef struct gimlet_runtime gimlet_runtime;
+typedef struct gimlet_exchange gimlet_exchange;
+typedef struct gimlet_routing gimlet_routing;
+
+// ---- status -------------------------------------------------------------------------------------
+
+/// Numbers are kept for ever; new ones are appended.
+typedef int32_t gimlet_status;
+enum {
+    GIMLET_OK = 0,
+    GIMLET_INVALID_ARGUMENT = 1,  ///< a value is out of its documented range
+    GIMLET_INVALID_USAGE = 2,     ///< not allowed in the object's present state
+    GIMLET_OUT_OF_MEMORY = 3,
+    GIMLET_CUDA = 4,    ///< a CUDA call failed
+    GIMLET_NCCL = 5,    ///< an NCCL call failed
+    GIMLET_MPI = 6,     ///< an MPI call failed
+    GIMLET_SYSTEM = 7,  ///< the operating system, or a callback, refused
+    GIMLET_VERSION_MISMATCH = 8,
+    GIMLET_GIN_UNAVAILABLE = 9,
+    GIMLET_NOT_SUPPORTED = 10,
+    GIMLET_CONFIG_MISMATCH = 11,  ///< ranks disagree in something that must be equal
+    GIMLET_TIMEOUT = 12,
+    GIMLET_PEER_FAILED = 13,
+    GIMLET_OVERFLOW = 14,
+    GIMLET_CLOSED = 15,
+    GIMLET_INTERNAL = 16  ///< a defect of this library
+};
+
+/// "invalid_argument"; "unknown" for a number that is no status. Static storage.
+GIMLET_API const char* gimlet_status_name(gimlet_status status);
+/// One line about the newest call of this thread that failed, "" if none has. At most
+/// GIMLET_ERROR_TEXT_BYTES with its end; valid until the thread's next failure.
+GIMLET_API const char* gimlet_last_error(void);
+#define GIMLET_ERROR_TEXT_BYTES 4096
+/// Its status and the world rank that it names, -1 if none.
+GIMLET_API gimlet_status gimlet_last_error_status(void);
+GIMLET_API int32_t gimlet_last_error_rank(void);
+
+/// Of the library that is loaded: "0.1.0", a commit hash, "emulator" or "cuda". Static storage.
+GIMLET_API const char* gimlet_version(void);
+GIMLET_API const char* gimlet_git_hash(void);
+GIMLET_API const char* gimlet_backend(void);
+
+// Texts are written to `text`, cut to `text_bytes` with their end. `needed_bytes` (may be null)
+// gets the room for all of it, so that a first call with null and 0 asks for the size.
+
+// ---- log, environment, doctor -------------------------------------------------------------------
+
+typedef int32_t gimlet_log_level;
+enum {
+    GIMLET_LOG_OFF = 0,
+    GIMLET_LOG_ERROR = 1,
+    GIMLET_LOG_WARN = 2,
+    GIMLET_LOG_INFO = 3,
+    GIMLET_LOG_DEBUG = 4,
+    GIMLET_LOG_TRACE = 5
+};
+
+/// Called with one record at a time, by any thread. `rank` is -1 if none. Must not call Gimlet.
+typedef void (*gimlet_log_function)(void* context, gimlet_log_level level, int32_t rank,
+                                    const char* message);
+
+GIMLET_API gimlet_status gimlet_set_log_level(gimlet_log_level level);
+/// Null = standard error. `context` must live until another sink is set.
+GIMLET_API gimlet_status gimlet_set_log_sink(gimlet_log_function function, void* context);
+
+typedef int32_t gimlet_text_format;
+enum { GIMLET_TEXT = 0, GIMLET_JSON = 1 };
+
+/// All environment variables with value, default and help.
+GIMLET_API gimlet_status gimlet_environment(gimlet_text_format format, char* text,
+                                            size_t text_bytes, size_t* needed_bytes);
+/// Versions, devices and findings with their cures; with the topology if `runtime` is not null.
+GIMLET_API gimlet_status gimlet_doctor(gimlet_runtime* runtime, gimlet_text_format format,
+                                       char* text, size_t text_bytes, size_t* needed_bytes);
+
+// ---- configs ------------------------------------------------------------------------------------
+
+enum { GIMLET_FLOAT32 = 0, GIMLET_FLOAT16 = 1, GIMLET_BFLOAT16 = 2, GIMLET_FLOAT8_E4M3 = 3 };
+enum { GIMLET_RANK_MAJOR = 0, GIMLET_EXPERT_MAJOR = 1 };
+enum { GIMLET_PAD_NONE = 0, GIMLET_PAD_ZERO = 1 };
+enum { GIMLET_INT32 = 0, GIMLET_INT64 = 1 };
+enum { GIMLET_COUNTS_DEVICE = 0, GIMLET_COUNTS_HOST = 1 };
+
+/// Deadlines: 0 = what the level above says, GIMLET_NO_DEADLINE = wait for ever.
+#define GIMLET_NO_DEADLINE UINT64_MAX
+
+typedef struct gimlet_runtime_config {
+    size_t struct_bytes;
+    uint64_t deadline_ns;               ///< longest single wait of a kernel; 0 = GIMLET_TIMEOUT_MS
+    int32_t barrier_gin_context_count;  ///< 1 or more; used if some peer needs GIN
+    int32_t max_cta_count;              ///< blocks of NCCL's own kernels; 0 = NCCL's choice
+    const char* name;                   ///< in NCCL's log; may be null
+} gimlet_runtime_config;
+
+static inline gimlet_runtime_config gimlet_runtime_config_init(void) {
+    gimlet_runtime_config config = GIMLET_ZEROS;
+    config.struct_bytes = sizeof config;
+    config.barrier_gin_context_count = 1;
+    return config;
+}
+
+/// Equal on all ranks. Ranges and defaults: MoeConfig in runtime/config.hpp.
+typedef struct gimlet_moe_config {
+    size_t struct_bytes;
+    int32_t expert_count;
+    int32_t topk;
+    int32_t hidden;            ///< elements of a row; rows are multiples of 16 bytes
+    int32_t max_tokens;        ///< most tokens of any rank in one dispatch
+    int32_t dispatch_type;     ///< GIMLET_FLOAT32, ...
+    int32_t scale_words;       ///< 32-bit words of scales a token
+    int32_t combine_type;      ///< not GIMLET_FLOAT8_E4M3
+    int32_t layout;            ///< GIMLET_RANK_MAJOR, GIMLET_EXPERT_MAJOR
+    int32_t expert_alignment;  ///< rows; 1 for rank_major
+    int32_t pad_fill;
+    int64_t max_recv_rows;  ///< 0 = as many as can ever arrive
+    int32_t sm_budget;      ///< 0 = default, here and in the next five
+    int32_t dispatch_threads;
+    int32_t combine_threads;
+    int32_t combine_blocks_per_sm;
+    int32_t gin_context_count;
+    int32_t chunk_rows;
+    uint64_t deadline_ns;  ///< 0 = the runtime's
+} gimlet_moe_config;
+
+static inline gimlet_moe_config gimlet_moe_config_init(void) {
+    gimlet_moe_config config = GIMLET_ZEROS;
+    config.struct_bytes = sizeof config;
+    config.dispatch_type = GIMLET_BFLOAT16;
+    config.combine_type = GIMLET_BFLOAT16;
+    config.expert_alignment = 1;
+    return config;
+}
+
+/// Local, pure. All faults of a config, one a line; `fault_count` (may be null) 0 = acceptable. A
+/// faulty config is not a failure of this call.
+GIMLET_API gimlet_status gimlet_moe_config_faults(const gimlet_moe_config* config,
+                                                  int32_t* fault_count, char* text,
+                                                  size_t text_bytes, size_t* needed_bytes);
+/// Local, pure. Bytes of a dispatched row and of a combine row (either may be null) of an
+/// acceptable config.
+GIMLET_API gimlet_status gimlet_moe_config_row_bytes(const gimlet_moe_config* config,
+                                                     uint32_t* dispatch_row_bytes,
+                                                     uint32_t* combine_row_bytes);
+
+/// Words of scales a token: one fp32 per 128 elements, or one byte per 128 packed four to a word.
+static inline int32_t gimlet_fp8_float_scale_words(int32_t hidden) {
+    return (int32_t)(((int64_t)hidden + 127) / 128);
+}
+static inline int32_t gimlet_fp8_packed_scale_words(int32_t hidden) {
+    return (int32_t)(((int64_t)hidden + 511) / 512);
+}
+
+// ---- bootstrap: how ranks find each other -------------------------------------------------------
+
+/// Collectives of the embedding program. Each returns 0, or anything else for a failure, and must
+/// not throw.
+typedef struct gimlet_bootstrap_callbacks {
+    size_t struct_bytes;
+    void* context;
+    int32_t rank;
+    int32_t size;
+    /// Required. `receive` has room for size * bytes; rank r's part lands at r * bytes. `bytes` is
+    /// equal on all ranks and may be 0.
+    int (*all_gather)(void* context, const void* send, size_t bytes, void* receive);
+    /// Optional: an all-gather of one byte otherwise.
+    int (*barrier)(void* context);
+    /// Optional. `*child` gets the bootstrap of this rank's colour, or null for colour -1. The
+    /// library destroys the child.
+    int (*split)(void* context, int32_t color, int32_t key, gimlet_bootstrap** child);
+    /// Optional. Called once, when nothing uses `context` any more.
+    void (*release)(void* context);
+} gimlet_bootstrap_callbacks;
+
+static inline gimlet_bootstrap_callbacks gimlet_bootstrap_callbacks_init(void) {
+    gimlet_bootstrap_callbacks callbacks = GIMLET_ZEROS;
+    callbacks.struct_bytes = sizeof callbacks;
+    callbacks.size = 1;
+    return callbacks;
+}
+
+/// The group of one rank.
+GIMLET_API gimlet_status gimlet_bootstrap_create_single(gimlet_bootstrap** bootstrap);
+/// If it fails, `release` is not called.
+GIMLET_API gimlet_status gimlet_bootstrap_create(const gimlet_bootstrap_callbacks* callbacks,
+                                                 gimlet_bootstrap** bootstrap);
+GIMLET_API gimlet_status gimlet_bootstrap_rank(gimlet_bootstrap* bootstrap, int32_t* rank,
+                                               int32_t* size);
+/// Collective.
+GIMLET_API gimlet_status gimlet_bootstrap_all_gather(gimlet_bootstrap* bootstrap, const void* send,
+                                                     size_t bytes, void* receive);
+/// Collective.
+GIMLET_API gimlet_status gimlet_bootstrap_barrier(gimlet_bootstrap* bootstrap);
+/// Collective. Ranks of equal colour (>= 0) form a group ordered by (key, rank); colour -1 gets a
+/// null child.
+GIMLET_API gimlet_status gimlet_bootstrap_split(gimlet_bootstrap* bootstrap, int32_t color,
+                                                int32_t key, gimlet_bootstrap** child);
+/// Local. A runtime made on the bootstrap keeps what it needs. Null does nothing.
+GIMLET_API gimlet_status gimlet_bootstrap_destroy(gimlet_bootstrap* bootstrap);
+
+/// Ranks that are threads of one process. A collective that takes longer than `timeout_ns` fails (0
+/// = GIMLET_BOOTSTRAP_TIMEOUT_MS).
+GIMLET_API gimlet_status gimlet_thread_group_create(int32_t size, uint64_t timeout_ns,
+                                                    gimlet_thread_group** group);
+/// The bootstrap of one rank; once a rank.
+GIMLET_API gimlet_status gimlet_thread_group_member(gimlet_thread_group* group, int32_t rank,
+                                                    gimlet_bootstrap** bootstrap);
+/// Any thread: wakes every waiting rank with GIMLET_PEER_FAILED and the reason.
+GIMLET_API gimlet_status gimlet_thread_group_abort(gimlet_thread_group* group, const char* reason);
+/// Local. Members keep what they need. Null does nothing.
+GIMLET_API gimlet_status gimlet_thread_group_destroy(gimlet_thread_group* group);
+
+// ---- health -------------------------------------------------------------------------------------
+
+enum { GIMLET_HEALTH_OPEN = 0, GIMLET_HEALTH_FAILED = 1, GIMLET_HEALTH_CLOSED = 2 };
+
+/// The record of a kernel that gave up; numbers and names: device/abi/device_error.hpp.
+typedef struct gimlet_device_error {
+    uint32_t primitive;
+    uint32_t fault;
+    int32_t rank;     ///< world rank that waited
+    int32_t peer;     ///< world rank waited for, -1 if none
+    int32_t context;  ///< GIN context or channel, -1 if none
+    uint32_t tag;     ///< which kernel
+    int32_t token;    ///< of a routing fault, -1 otherwise
+    uint32_t padding;
+    uint64_t epoch;
+    uint64_t expected;
+    uint64_t seen;
+    uint64_t elapsed_ns;
+} gimlet_device_error;
+
+typedef struct gimlet_health {
+    size_t struct_bytes;
+    int32_t state;
+    int32_t has_error;          ///< 1: `error` holds the record behind the report
+    gimlet_device_error error;  ///< zeros otherwise
+} gimlet_health;
+
+static inline gimlet_health gimlet_health_init(void) {
+    gimlet_health health = GIMLET_ZEROS;
+    health.struct_bytes = sizeof health;
+    return health;
+}
+
+// ---- runtime ------------------------------------------------------------------------------------
+
+/// Collective, on the current device. `config` may be null. Shares the bootstrap, whose handle may
+/// be destroyed at once.
+GIMLET_API gimlet_status gimlet_runtime_create(gimlet_bootstrap* bootstrap,
+                                               const gimlet_runtime_config* config,
+                                               gimlet_runtime** runtime);
+/// The same on a communicator of the caller's, who keeps it alive until gimlet_runtime_close() has
+/// returned on all ranks.
+GIMLET_API gimlet_status gimlet_runtime_adopt(struct ncclComm* comm, gimlet_bootstrap* bootstrap,
+                                              const gimlet_runtime_config* config,
+                                              gimlet_runtime** runtime);
+
+enum {
+    GIMLET_GIN_NONE = 0,
+    GIMLET_GIN_PROXY = 1,
+    GIMLET_GIN_GDAKI = 2,
+    GIMLET_GIN_GPI = 3,
+    GIMLET_GIN_OTHER = 4
+};
+
+typedef struct gimlet_runtime_info {
+    size_t struct_bytes;
+    int32_t rank;
+    int32_t size;
+    int32_t device;  ///< CUDA ordinal
+    int32_t sm_count;
+    int32_t lsa_rank;
+    int32_t lsa_size;
+    int32_t lsa_team_index;
+    int32_t lsa_team_count;
+    int32_t gin_type;         ///< reaches all ranks
+    int32_t railed_gin_type;  ///< reaches ranks of the same LSA index
+    int32_t symmetric_memory;
+    int32_t multimem;
+    uint64_t deadline_ns;    ///< GIMLET_NO_DEADLINE = none
+    uint64_t barrier_count;  ///< queued so far
+    struct ncclComm* comm;   ///< null once closed
+} gimlet_runtime_info;
+
+static inline gimlet_runtime_info gimlet_runtime_info_init(void) {
+    gimlet_runtime_info info = GIMLET_ZEROS;
+    info.struct_bytes = sizeof info;
+    return info;
+}
+
+/// Where one rank runs.
+typedef struct gimlet_rank_place {
+    size_t struct_bytes;
+    uint64_t host_id;
+    uint64_t device_id;  ///< equal = the same GPU
+    int32_t device;      ///< CUDA ordinal in the rank's process
+    int32_t process_id;
+    int32_t sm_count;
+    int32_t mps_client;
+    int32_t reach;  ///< from this rank: GIMLET_REACH_...
+    int32_t padding;
+} gimlet_rank_place;
+
+enum { GIMLET_REACH_SELF = 0, GIMLET_REACH_LSA = 1, GIMLET_REACH_GIN = 2, GIMLET_REACH_NONE = 3 };
+
+static inline gimlet_rank_place gimlet_rank_place_init(void) {
+    gimlet_rank_place place = GIMLET_ZEROS;
+    place.struct_bytes = sizeof place;
+    return place;
+}
+
+GIMLET_API gimlet_status gimlet_runtime_get_info(gimlet_runtime* runtime,
+                                                 gimlet_runtime_info* info);
+GIMLET_API gimlet_status gimlet_runtime_get_place(gimlet_runtime* runtime, int32_t rank,
+                                                  gimlet_rank_place* place);
+GIMLET_API gimlet_status gimlet_runtime_topology(gimlet_runtime* runtime, gimlet_text_format format,
+                                                 char* text, size_t text_bytes,
+                                                 size_t* needed_bytes);
+/// Collective on the device: queues `repeat_count` (>= 1) barriers of all ranks.
+GIMLET_API gimlet_status gimlet_runtime_barrier(gimlet_runtime* runtime, struct CUstream_st* stream,
+                                                int32_t repeat_count);
+/// Local. Blocks until the stream's work is done; fails if a barrier did.
+GIMLET_API gimlet_status gimlet_runtime_synchronize(gimlet_runtime* runtime,
+                                                    struct CUstream_st* stream);
+/// Local. State and record; the report, one line, as text.
+GIMLET_API gimlet_status gimlet_runtime_health(gimlet_runtime* runtime, gimlet_health* health,
+                                               char* text, size_t text_bytes, size_t* needed_bytes);
+/// Collective; a second call does nothing. GIMLET_INVALID_USAGE while exchanges are open.
+GIMLET_API gimlet_status gimlet_runtime_close(gimlet_runtime* runtime);
+/// Local, for a rank that has given up.
+GIMLET_API gimlet_status gimlet_runtime_abort(gimlet_runtime* runtime);
+/// Local, never blocks on peers; aborts what is not closed. Null does nothing.
+GIMLET_API gimlet_status gimlet_runtime_destroy(gimlet_runtime* runtime);
+
+// ---- exchange -----------------------------------------------------------------------------------
+
+/// Collective.
+GIMLET_API gimlet_status gimlet_exchange_create(gimlet_runtime* runtime,
+                                                const gimlet_moe_config* config,
+                                                gimlet_exchange** exchange);
+
+/// What was planned for this rank.
+typedef struct gimlet_plan_info {
+    size_t struct_bytes;
+    int32_t rank;
+    int32_t rank_count;
+    int32_t local_expert_count;
+    int32_t first_local_expert;
+    int32_t sm_budget;
+    int32_t gin_peer_count;
+    int32_t gin_context_count;
+    int32_t signal_count;
+    int64_t row_capacity;     ///< rows of one receive buffer, and of one combine buffer
+    int64_t worst_case_rows;  ///< rows that can ever arrive in one step
+    int64_t send_capacity;
+    uint64_t window_bytes;
+    uint64_t deadline_ns;  ///< GIMLET_NO_DEADLINE = none
+    uint64_t hash;
+    uint32_t dispatch_row_bytes;
+    uint32_t combine_row_bytes;
+    uint32_t record_bytes;
+    // Fields of a received row's record, in 32-bit words from its start.
+    uint32_t token_word;    ///< source token, -1 = padding
+    uint32_t source_word;   ///< source rank
+    uint32_t index_word;    ///< choice_count words: local expert indices, or the choice
+    uint32_t weight_word;   ///< choice_count fp32
+    uint32_t scale_word;    ///< scale_words words
+    uint32_t choice_count;  ///< K for rank_major, 1 for expert_major
+    // Fields of a step's counts behind their header, in bytes from the start of gimlet_step_counts.
+    uint32_t expert_counts_offset;   ///< int32[local experts]
+    uint32_t expert_offsets_offset;  ///< int32[local experts + 1], expert_major
+    uint32_t source_offsets_offset;  ///< int32[ranks + 1]
+} gimlet_plan_info;
+
+static inline gimlet_plan_info gimlet_plan_info_init(void) {
+    gimlet_plan_info info = GIMLET_ZEROS;
+    info.struct_bytes = sizeof info;
+    return info;
+}
+
+GIMLET_API gimlet_status gimlet_exchange_get_plan(gimlet_exchange* exchange,
+                                                  gimlet_plan_info* info);
+GIMLET_API gimlet_status gimlet_exchange_plan(gimlet_exchange* exchange, gimlet_text_format format,
+                                              char* text, size_t text_bytes, size_t* needed_bytes);
+
+/// Local. Loads the kernels; call it before a capture.
+GIMLET_API gimlet_status gimlet_exchange_reserve(gimlet_exchange* exchange);
+
+/// Local; allocates. Not inside a capture.
+GIMLET_API gimlet_status gimlet_routing_create(gimlet_exchange* exchange, gimlet_routing** routing);
+/// Local. Its memory is freed at once: no queued work may use it. Null does nothing.
+GIMLET_API gimlet_status gimlet_routing_destroy(gimlet_routing* routing);
+
+/// Header of a step's counts, in device memory.
+typedef struct gimlet_step_counts {
+    uint64_t epoch;
+    int32_t row_count;        ///< rows received, padding included
+    int32_t token_row_count;  ///< without padding
+    int32_t local_expert_count;
+    int32_t sent_row_count;
+} gimlet_step_counts;
+
+/// Where one choice went; rank = -1: masked, or served by an earlier choice's row.
+typedef struct gimlet_slot_ref {
+    int32_t rank;
+    int32_t slot;
+} gimlet_slot_ref;
+
+/// Device pointers of a routing, for kernels of the caller's own.
+typedef struct gimlet_routing_info {
+    size_t struct_bytes;
+    const gimlet_slot_ref* slots;    ///< [max_tokens][K]
+    const int32_t* counts;           ///< [ranks][words of a row]
+    const gimlet_step_counts* step;  ///< header and arrays, see gimlet_plan_info
+    int32_t filled;                  ///< 1 once a dispatch has filled it
+    int32_t token_count;             ///< of that dispatch
+} gimlet_routing_info;
+
+static inline gimlet_routing_info gimlet_routing_info_init(void) {
+    gimlet_routing_info info = GIMLET_ZEROS;
+    info.struct_bytes = sizeof info;
+    return info;
+}
+
+GIMLET_API gimlet_status gimlet_routing_get_info(gimlet_routing* routing,
+                                                 gimlet_routing_info* info);
+
+/// Device pointers of one rank's tokens. With token_count = 0 each may be null.
+typedef struct gimlet_dispatch_inputs {
+    size_t struct_bytes;
+    const void* rows;            ///< [T][hidden] of dispatch_type, 16-byte aligned
+    const uint32_t* scales;      ///< [T][scale_words]; null without scales
+    const void* expert_indices;  ///< [T][K]; -1 = masked
+    const float* weights;        ///< [T][K] or null
+    int32_t index_type;          ///< GIMLET_INT32, GIMLET_INT64
+    int32_t token_count;         ///< T
+} gimlet_dispatch_inputs;
+
+static inline gimlet_dispatch_inputs gimlet_dispatch_inputs_init(void) {
+    gimlet_dispatch_inputs inputs = GIMLET_ZEROS;
+    inputs.struct_bytes = sizeof inputs;
+    return inputs;
+}
+
+/// Where the rows of one dispatch are. The first three are device pointers, valid until the second
+/// next dispatch; the host arrays hold until the routing's next dispatch and are null without host
+/// counts.
+typedef struct gimlet_received {
+    size_t struct_bytes;
+    const void* rows;     ///< [row_count][row_bytes]
+    const void* records;  ///< [row_count][record_bytes]
+    const gimlet_step_counts* step;
+    int64_t row_capacity;
+    uint32_t row_bytes;
+    uint32_t record_bytes;
+    uint64_t epoch;
+    int32_t has_counts;  ///< 1: the members below are set
+    int32_t row_count;
+    int32_t token_row_count;
+    int32_t sent_row_count;
+    int32_t local_expert_count;
+    int32_t rank_count;
+    const int32_t* expert_counts;   ///< host, [local_expert_count]
+    const int32_t* expert_offsets;  ///< host, [local_expert_count + 1], expert_major
+    const int32_t* source_offsets;  ///< host, [rank_count + 1]
+} gimlet_received;
+
+static inline gimlet_received gimlet_received_init(void) {
+    gimlet_received received = GIMLET_ZEROS;
+    received.struct_bytes = sizeof received;
+    return received;
+}
+
+/// Collective on the device. `count_mode` is GIMLET_COUNTS_...; `received` may be null.
+GIMLET_API gimlet_status gimlet_dispatch(gimlet_exchange* exchange,
+                                         const gimlet_dispatch_inputs* inputs,
+                                         gimlet_routing* routing, int32_t count_mode,
+                                         struct CUstream_st* stream, gimlet_received* received);
+/// Collective on the device: the slots of a filled routing again, for new rows of the same tokens.
+GIMLET_API gimlet_status gimlet_dispatch_cached(gimlet_exchange* exchange,
+                                                const gimlet_dispatch_inputs* inputs,
+                                                gimlet_routing* routing, struct CUstream_st* stream,
+                                                gimlet_received* received);
+/// Local. Of the routing's newest dispatch; without host counts.
+GIMLET_API gimlet_status gimlet_get_received(gimlet_exchange* exchange, gimlet_routing* routing,
+                                             gimlet_received* received);
+
+/// Contiguous copies of what was received; null members are skipped. Device pointers.
+typedef struct gimlet_unpack_outputs {
+    size_t struct_bytes;
+    void* rows;        ///< [capacity][hidden], 16-byte aligned
+    int32_t* indices;  ///< [capacity][choice_count]
+    float* weights;    ///< [capacity][choice_count]
+    uint32_t* scales;  ///< [capacity][scale_words]
+    int32_t* source;   ///< [capacity][2]: source rank, source token
+    int64_t capacity;  ///< rows beyond it are not written
+} gimlet_unpack_outputs;
+
+static inline gimlet_unpack_outputs gimlet_unpack_outputs_init(void) {
+    gimlet_unpack_outputs outputs = GIMLET_ZEROS;
+    outputs.struct_bytes = sizeof outputs;
+    return outputs;
+}
+
+/// Local.
+GIMLET_API gimlet_status gimlet_unpack(gimlet_exchange* exchange, gimlet_routing* routing,
+                                       const gimlet_unpack_outputs* outputs,
+                                       struct CUstream_st* stream);
+/// Local. Device buffer that the next combine reads: [row_capacity][combine row].
+GIMLET_API gimlet_status gimlet_combine_input(gimlet_exchange* exchange, void** rows);
+/// Local. Copies answers of the routing's rows from a contiguous tensor into the combine input.
+GIMLET_API gimlet_status gimlet_pack(gimlet_exchange* exchange, const void* rows,
+                                     gimlet_routing* routing, struct CUstream_st* stream);
+
+typedef struct gimlet_combine_inputs {
+    size_t struct_bytes;
+    void* out;             ///< [T][hidden] of combine_type, 16-byte aligned
+    const void* bias;      ///< [T][hidden] or null
+    const float* weights;  ///< [T][K] or null; expert_major only
+} gimlet_combine_inputs;
+
+static inline gimlet_combine_inputs gimlet_combine_inputs_init(void) {
+    gimlet_combine_inputs inputs = GIMLET_ZEROS;
+    inputs.struct_bytes = sizeof inputs;
+    return inputs;
+}
+
+/// Collective on the device.
+GIMLET_API gimlet_status gimlet_combine(gimlet_exchange* exchange,
+                                        const gimlet_combine_inputs* inputs,
+                                        gimlet_routing* routing, struct CUstream_st* stream);
+
+/// Local. Declares the newest capture finished and checks that it held an even number of steps.
+GIMLET_API gimlet_status gimlet_exchange_end_capture(gimlet_exchange* exchange);
+/// Local. Blocks until the stream's work is done; fails if a step did.
+GIMLET_API gimlet_status gimlet_exchange_synchronize(gimlet_exchange* exchange,
+                                                     struct CUstream_st* stream);
+/// Local, cheap. Fails if a step has failed so far.
+GIMLET_API gimlet_status gimlet_exchange_check(gimlet_exchange* exchange);
+/// Local. State and record; the report, one line, as text.
+GIMLET_API gimlet_status gimlet_exchange_health(gimlet_exchange* exchange, gimlet_health* health,
+                                                char* text, size_t text_bytes,
+                                                size_t* needed_bytes);
+
+/// Counters since creation.
+typedef struct gimlet_exchange_stats {
+    size_t struct_bytes;
+    uint64_t dispatches;
+    uint64_t cached_dispatches;
+    uint64_t combines;
+    uint64_t captured_calls;
+    uint64_t host_count_waits;
+    uint64_t tokens_dispatched;
+} gimlet_exchange_stats;
+
+static inline gimlet_exchange_stats gimlet_exchange_stats_init(void) {
+    gimlet_exchange_stats stats = GIMLET_ZEROS;
+    stats.struct_bytes = sizeof stats;
+    return stats;
+}
+
+GIMLET_API gimlet_status gimlet_exchange_get_stats(gimlet_exchange* exchange,
+                                                   gimlet_exchange_stats* stats);
+
+/// Messages and bytes of a routing's dispatch and of one combine.
+typedef struct gimlet_step_traffic {
+    size_t struct_bytes;
+    int64_t* rows_to;       ///< in: null, or room for rank_capacity numbers; [ranks]
+    int64_t* rows_from;     ///< the same
+    int32_t rank_capacity;  ///< in; at least the ranks if one of the two is not null
+    int32_t rendezvous;     ///< times that this rank waits for all others
+    int64_t rows_sent;      ///< this rank's own included
+    int64_t rows_received;  ///< without padding
+    int64_t lsa_rows_sent;
+    int64_t gin_rows_sent;
+    int64_t dispatch_bytes_sent;
+    int64_t combine_bytes_sent;
+    int64_t dispatch_puts;
+    int64_t dispatch_doorbells;
+    int64_t combine_puts;
+    int64_t combine_doorbells;
+} gimlet_step_traffic;
+
+static inline gimlet_step_traffic gimlet_step_traffic_init(void) {
+    gimlet_step_traffic traffic = GIMLET_ZEROS;
+    traffic.struct_bytes = sizeof traffic;
+    return traffic;
+}
+
+/// Local; blocks. The stream of the dispatch must be synchronised.
+GIMLET_API gimlet_status gimlet_routing_traffic(gimlet_exchange* exchange, gimlet_routing* routing,
+                                                gimlet_step_traffic* traffic);
+
+/// Collective; a second call does nothing.
+GIMLET_API gimlet_status gimlet_exchange_close(gimlet_exchange* exchange);
+/// Local, for a rank that has given up. No kernel may run.
+GIMLET_API gimlet_status gimlet_exchange_abort(gimlet_exchange* exchange);
+/// Local, never blocks on peers; aborts what is not closed. Null does nothing.
+GIMLET_API gimlet_status gimlet_exchange_destroy(gimlet_exchange* exchange);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif

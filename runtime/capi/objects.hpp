@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The objects behind the handles. Internal.
+#pragma once
+
+#include <memory>
+
+#include "host/bootstrap/bootstrap.hpp"
+#include "host/bootstrap/thread_bootstrap.hpp"
+#include "runtime/capi/boundary.hpp"
+#include "runtime/exchange.hpp"
+#include "runtime/runtime.hpp"
+
+namespace gimlet::capi {
+
+using ThreadGroups = HandleTable<gimlet_thread_group, ThreadGroup, HandleKind::thread_group>;
+using Bootstraps = HandleTable<gimlet_bootstrap, Bootstrap, HandleKind::bootstrap>;
+using Runtimes = HandleTable<gimlet_runtime, Runtime, HandleKind::runtime>;
+using Exchanges = HandleTable<gimlet_exchange, Exchange, HandleKind::exchange>;
+using Routings = HandleTable<gimlet_routing, Routing, HandleKind::routing>;
+
+/// C has no optional: 0 = unset, GIMLET_NO_DEADLINE = 0.
+inline std::optional<std::uint64_t> deadline_from(std::uint64_t deadline_ns) {
+    if (deadline_ns == 0) return std::nullopt;
+    return deadline_ns == GIMLET_NO_DEADLINE ? 0 : deadline_ns;
+}
+inline std::uint64_t deadline_to(std::uint64_t deadline_ns) {
+    return deadline_ns == 0 ? GIMLET_NO_DEADLINE : deadline_ns;
+}
+
+MoeConfig read_moe_config(const gimlet_moe_config* config);
+
+/// Fills state and record, and writes the report.
+void write_health(const Health& health, const StructOut<gimlet_health>& to, const TextOut& text);
+
+/// Text or JSON; refuses another format before `text` and `json` are called.
+template <typename Text, typename Json>
+void write_text(gimlet_text_format format, const TextOut& out, Text text, Json json) {
+    if (format != GIMLET_TEXT && format != GIMLET_JSON) {
+        raise(ErrorCode::invalid_argument, kNoRank,
+              "format is {}; it must be GIMLET_TEXT or GIMLET_JSON", format);
+    }
+    out.write(format == GIMLET_TEXT ? text() : json());
+}
+
+}  // namespace gimlet::capi

@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C ABI: its border (errors, structs of other versions, handles), and whole steps through it.
+#include "runtime/capi/gimlet.h"
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "host/base/log.hpp"
+#include "runtime/capi/boundary.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace gimlet;
+using gimlet::test::contains_text;
+
+namespace {
+
+/// A struct that has grown once since its first release.
+struct Grown {
+    std::size_t struct_bytes;
+    std::int32_t first;
+    std::int32_t second;
+    std::int64_t added;
+};
+
+struct GrownAndMore {
+    Grown known;
+    std::int64_t unknown;
+};
+
+std::string last_error() {
+    return gimlet_last_error();
+}
+
+}  // namespace
+
+template <>
+inline constexpr std::size_t gimlet::capi::kFirstBytes<Grown> = 16;
+
+TEST_CASE("no exception crosses the border", "[capi][sanitize]") {
+    const LogCapture quiet;
+    CHECK(capi::guarded("f", [] {}) == GIMLET_OK);
+    CHECK(capi::guarded("f", [] { raise(ErrorCode::timeout, 3, "late"); }) == GIMLET_TIMEOUT);
+    CHECK(last_error() == "f: late");
+    CHECK(gimlet_last_error_status() == GIMLET_TIMEOUT);
+    CHECK(gimlet_last_error_rank() == 3);
+    CHECK(capi::guarded("f", [] { throw std::bad_alloc(); }) == GIMLET_OUT_OF_MEMORY);
+    CHECK(gimlet_last_error_rank() == -1);
+    CHECK(capi::guarded("f", [] { throw std::runtime_error("odd"); }) == GIMLET_INTERNAL);
+    CHECK(last_error() == "f: odd");
+    CHECK(capi::guarded("f", [] { throw 7; }) == GIMLET_INTERNAL);
+    const std::string before = last_error();
+    CHECK(capi::guarded("f", [] {}) == GIMLET_OK);
+    CHECK(last_error() == before);  // success leaves it
+    std::string other = "unset";
+    std::thread([&] { other = gimlet_last_error(); }).join();
+    CHECK(other.empty());  // one a thread
+
+    const std::string text(3 * GIMLET_ERROR_TEXT_BYTES, 'x');
+    CHECK(capi::guarded("f", [&] { raise_text(ErrorCode::system, -1, text); }) == GIMLET_SYSTEM);
+    CHECK(last_error().size() == GIMLET_ERROR_TEXT_BYTES - 1);
+}
+
+TEST_CASE("structs of other versions", "[capi][sanitize]") {
+    const LogCapture quiet;
+    const Grown defaults{sizeof(Grown), 1, 2, 3};
+    Grown in{16, 10, 20, 30};
+    // The older header has no `added`: its default is taken, not what lies behind the struct.
+    const Grown old = capi::read_struct(&in, defaults, "in");
+    CHECK(old.first == 10);
+    CHECK(old.second == 20);
+    CHECK(old.added == 3);
+    in.struct_bytes = sizeof in;
+    CHECK(capi::read_struct(&in, defaults, "in").added == 30);
+
+    GrownAndMore newer{in, 0};
+    newer.known.struct_bytes = sizeof newer;
+    CHECK(capi::read_struct(&newer.known, defaults, "in").added == 30);
+    newer.unknown = 1;
+    const auto refused = [&](std::size_t bytes) {
+        newer.known.struct_bytes = bytes;
+        return capi::guarded("f", [&] { capi::read_struct(&newer.known, defaults, "in"); });
+    };
+    CHECK(refused(sizeof newer) == GIMLET_NOT_SUPPORTED);
+    CHECK_THAT(last_error(), contains_text("byte 24"));
+    for (const std::size_t bytes : {std::size_t{0}, std::size_t{15}, sizeof(Grown) + 1025,
+                                    std::numeric_limits<std::size_t>::max()}) {
+        CHECK(refused(bytes) == GIMLET_INVALID_ARGUMENT);
+        CHECK_THAT(last_error(), contains_text("struct_bytes is " + std::to_string(bytes)));
+    }
+
+    // Output: only what the caller's header knows is written, and its size stays.
+    Grown out{16, 0, 0, 77};
+    capi::StructOut(&out, "out").write(Grown{0, 5, 6, 7});
+    CHECK(out.struct_bytes == 16);
+    CHECK(out.second == 6);
+    CHECK(out.added == 77);
+}
+
+TEST_CASE("texts are cut to the caller's buffer", "[capi][sanitize]") {
+    const LogCapture quiet;
+    std::size_t needed = 0;
+    REQUIRE(gimlet_environment(GIMLET_TEXT, nullptr, 0, &needed) == GIMLET_OK);
+    std::vector<char> all(needed, 'x');
+    REQUIRE(gimlet_environment(GIMLET_TEXT, all.data(), all.size(), nullptr) == GIMLET_OK);
+    CHECK(std::strlen(all.data()) == needed - 1);
+    std::vector<char> few(8, 'x');
+    REQUIRE(gimlet_environment(GIMLET_TEXT, few.data(), 5, &needed) == GIMLET_OK);
+    CHECK(std::string(few.data()) == std::string(all.data(), 4));
+    CHECK(few[5] == 'x');
+    CHECK(gimlet_environment(GIMLET_TEXT, nullptr, 5, &needed) == GIMLET_INVALID_ARGUMENT);
+    CHECK(gimlet_environment(2, few.data(), 5, &needed) == GIMLET_INVALID_ARGUMENT);
+}
+
+TEST_CASE("stale, null and mistyped handles are refused", "[capi][sanitize]") {
+    const LogCapture quiet;
+    gimlet_bootstrap* first = nullptr;
+    REQUIRE(gimlet_bootstrap_create_single(&first) == GIMLET_OK);
+    REQUIRE(gimlet_bootstrap_destroy(first) == GIMLET_OK);
+    CHECK(gimlet_bootstrap_barrier(first) == GIMLET_INVALID_ARGUMENT);
+    CHECK_THAT(last_error(), contains_text("no live bootstrap handle"));
+    CHECK(gimlet_bootstrap_destroy(first) == GIMLET_INVALID_ARGUMENT);
+    CHECK(gimlet_bootstrap_destroy(nullptr) == GIMLET_OK);
+    CHECK(gimlet_bootstrap_barrier(nullptr) == GIMLET_INVALID_ARGUMENT);
+    CHECK_THAT(last_error(), contains_text("the bootstrap handle is null"));
+    gimlet_bootstrap* second = nullptr;
+    REQUIRE(gimlet_bootstrap_create_single(&second) == GIMLET_OK);
+    CHECK(second != first);
+    CHECK(gimlet_bootstrap_barrier(first) == GIMLET_INVALID_ARGUMENT);
+    CHECK(gimlet_runtime_close(reinterpret_cast<gimlet_runtime*>(second)) ==
+          GIMLET_INVALID_ARGUMENT);
+    CHECK_THAT(last_error(), contains_text("no live runtime handle"));
+    CHECK(gimlet_exchange_close(reinterpret_cast<gimlet_exchange*>(~std::uintptr_t{0})) ==
+          GIMLET_INVALID_ARGUMENT);
+    CHECK(gimlet_bootstrap_destroy(second) == GIMLET_OK);
+}
+
+TEST_CASE("a faulty config is reported in full", "[capi][sanitize]") {
+    const LogCapture quiet;
+    gimlet_moe_config config = gimlet_moe_config_init();
+    std::int32_t count = -1;
+    char text[2048];
+    REQUIRE(gimlet_moe_config_faults(&config, &count, text, sizeof text, nullptr) == GIMLET_OK);
+    CHECK(count == 4);  // expert_count, topk, hidden, max_tokens
+    CHECK_THAT(std::string(text), contains_text("hidden is 0"));
+    std::uint32_t dispatch_bytes = 0;
+    std::uint32_t combine_bytes = 0;
+    CHECK(gimlet_moe_config_row_bytes(&config, &dispatch_bytes, &combine_bytes) ==
+          GIMLET_INVALID_ARGUMENT);
+    config.expert_count = 8;
+    config.topk = 2;
+    config.hidden = 64;
+    config.max_tokens = 4;
+    config.combine_type = GIMLET_FLOAT32;
+    REQUIRE(gimlet_moe_config_faults(&config, &count, text, sizeof text, nullptr) == GIMLET_OK);
+    CHECK(count == 0);
+    REQUIRE(gimlet_moe_config_row_bytes(&config, &dispatch_bytes, &combine_bytes) == GIMLET_OK);
+    CHECK(dispatch_bytes == 128);
+    CHECK(combine_bytes == 256);
+}
+
+namespace {
+
+struct CallbackWorld {
+    int gathers = 0;
+    int releases = 0;
+    int result = 0;
+};
+
+int gather_alone(void* context, const void* send, size_t bytes, void* receive) {
+    auto* world = static_cast<CallbackWorld*>(context);
+    ++world->gathers;
+    if (bytes > 0) std::memcpy(receive, send, bytes);
+    return world->result;
+}
+
+}  // namespace
+
+TEST_CASE("bootstrap over callbacks of C", "[capi][sanitize]") {
+    const LogCapture quiet;
+    CallbackWorld world;
+    gimlet_bootstrap_callbacks callbacks = gimlet_bootstrap_callbacks_init();
+    callbacks.context = &world;
+    callbacks.release = [](void* context) { ++static_cast<CallbackWorld*>(context)->releases; };
+    gimlet_bootstrap* bootstrap = nullptr;
+    CHECK(gimlet_bootstrap_create(&callbacks, &bootstrap) == GIMLET_INVALID_ARGUMENT);
+    CHECK_THAT(last_error(), contains_text("all_gather is not set"));
+    callbacks.all_gather = gather_alone;
+    for (const auto& [rank, size] : {std::pair{1, 1}, {-1, 1}, {0, 0}, {0, -5}}) {
+        callbacks.rank = rank;
+        callbacks.size = size;
+        CHECK(gimlet_bootstrap_create(&callbacks, &bootstrap) == GIMLET_INVALID_ARGUMENT);
+    }
+    CHECK(bootstrap == nullptr);
+    CHECK(world.releases == 0);  // of creations that failed
+    callbacks.rank = 0;
+    callbacks.size = 1;
+    REQUIRE(gimlet_bootstrap_create(&callbacks, &bootstrap) == GIMLET_OK);
+    CHECK(gimlet_bootstrap_barrier(bootstrap) == GIMLET_OK);
+    CHECK(world.gathers == 1);
+    gimlet_bootstrap* child = nullptr;
+    CHECK(gimlet_bootstrap_split(bootstrap, 0, 0, &child) == GIMLET_NOT_SUPPORTED);
+    world.result = 42;
+    CHECK(gimlet_bootstrap_barrier(bootstrap) == GIMLET_SYSTEM);
+    CHECK_THAT(last_error(), contains_text("all_gather returned 42"));
+    CHECK(gimlet_bootstrap_destroy(bootstrap) == GIMLET_OK);
+    CHECK(world.releases == 1);
+}
+
+TEST_CASE("a child of the split callback changes hands", "[capi][sanitize]") {
+    const LogCapture quiet;
+    CallbackWorld world;
+    gimlet_bootstrap_callbacks callbacks = gimlet_bootstrap_callbacks_init();
+    callbacks.context = &world;
+    callbacks.all_gather = gather_alone;
+    callbacks.split = [](void*, int32_t color, int32_t, gimlet_bootstrap** child) {
+        if (color == 9) *child = reinterpret_cast<gimlet_bootstrap*>(std::uintptr_t{12345});
+        return color >= 0 && color != 9 ? static_cast<int>(gimlet_bootstrap_create_single(child))
+                                        : 0;
+    };
+    gimlet_bootstrap* bootstrap = nullptr;
+    REQUIRE(gimlet_bootstrap_create(&callbacks, &bootstrap) == GIMLET_OK);
+    gimlet_bootstrap* child = nullptr;
+    REQUIRE(gimlet_bootstrap_split(bootstrap, 1, 0, &child) == GIMLET_OK);
+    REQUIRE(child != nullptr);
+    CHECK(gimlet_bootstrap_barrier(child) == GIMLET_OK);
+    CHECK(gimlet_bootstrap_destroy(child) == GIMLET_OK);
+    CHECK(gimlet_bootstrap_split(bootstrap, -1, 0, &child) == GIMLET_OK);
+    CHECK(child == nullptr);
+    CHECK(gimlet_bootstrap_split(bootstrap, 9, 0, &child) == GIMLET_INVALID_ARGUMENT);
+    CHECK(gimlet_bootstrap_destroy(bootstrap) == GIMLET_OK);
+}
+
+namespace {
+
+constexpr int kRanks = 3;
+constexpr int kTokens = 4;
+constexpr int kHidden = 8;  // fp16-sized: one 16-byte row
+constexpr int kTopk = 2;
+
+/// Device memory of a test.
+template <typename T>
+class Memory {
+  public:
+    explicit Memory(const std::vector<T>& from) : count_(from.size()) {
+        if (cudaMalloc(reinterpret_cast<void**>(&pointer_), count_ * sizeof(T)) != cudaSuccess)
+            throw std::runtime_error("cudaMalloc");
+        cudaMemcpy(pointer_, from.data(), count_ * sizeof(T), cudaMemcpyHostToDevice);
+    }
+    ~Memory() { cudaFree(pointer_); }
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
+    T* get() const { return pointer_; }
+    std::vector<T> read() const {
+        std::vector<T> to(count_);
+        cudaMemcpy(to.data(), pointer_, count_ * sizeof(T), cudaMemcpyDeviceToHost);
+        return to;
+    }
+
+  private:
+    T* pointer_ = nullptr;
+    std::size_t count_;
+};
+
+void must(gimlet_status status, const char* what) {
+    if (status != GIMLET_OK)
+        throw std::runtime_error(std::string(what) + ": " + gimlet_last_error());
+}
+#define MUST(call) must((call), #call)
+
+void must_be(bool right, const char* what) {
+    if (!right) throw std::runtime_error(std::string("not so: ") + what);
+}
+#define MUST_BE(condition) must_be((condition), #condition)
+
+/// Every function of a step, on one rank of a thread group.
+void run_rank(gimlet_thread_group* group, int rank) {
+    cudaSetDevice(rank);
+    gimlet_bootstrap* bootstrap = nullptr;
+    MUST(gimlet_thread_group_member(group, rank, &bootstrap));
+    gimlet_runtime_config runtime_config = gimlet_runtime_config_init();
+    runtime_config.deadline_ns = 20000000000;
+    runtime_config.name = "capi test";
+    gimlet_runtime* runtime = nullptr;
+    MUST(gimlet_runtime_create(bootstrap, &runtime_config, &runtime));
+    MUST(gimlet_bootstrap_destroy(bootstrap));  // the runtime keeps what it needs
+
+    gimlet_runtime_info info = gimlet_runtime_info_init();
+    MUST(gimlet_runtime_get_info(runtime, &info));
+    MUST_BE(info.rank == rank && info.size == kRanks && info.comm != nullptr);
+    MUST_BE(info.deadline_ns == 20000000000);
+    gimlet_rank_place place = gimlet_rank_place_init();
+    MUST(gimlet_runtime_get_place(runtime, rank, &place));
+    MUST_BE(place.reach == GIMLET_REACH_SELF && place.device == rank);
+    MUST_BE(gimlet_runtime_get_place(runtime, kRanks, &place) == GIMLET_INVALID_ARGUMENT);
+
+    gimlet_moe_config config = gimlet_moe_config_init();
+    config.expert_count = kRanks;
+    config.topk = kTopk;
+    config.hidden = kHidden;
+    config.max_tokens = kTokens;
+    config.layout = GIMLET_EXPERT_MAJOR;
+    config.deadline_ns = GIMLET_NO_DEADLINE;
+    gimlet_exchange* exchange = nullptr;
+    MUST(gimlet_exchange_create(runtime, &config, &exchange));
+    gimlet_plan_info plan = gimlet_plan_info_init();
+    MUST(gimlet_exchange_get_plan(exchange, &plan));
+    MUST_BE(plan.rank_count == kRanks && plan.first_local_expert == rank);
+    MUST_BE(plan.deadline_ns == GIMLET_NO_DEADLINE && plan.dispatch_row_bytes == 16);
+    MUST(gimlet_exchange_reserve(exchange));
+    gimlet_routing* routing = nullptr;
+    MUST(gimlet_routing_create(exchange, &routing));
+
+    // Every token goes to experts 0 and 1, so that rank 2 receives nothing.
+    const std::uint16_t one = 0x3f80;
+    const Memory<std::uint16_t> rows(std::vector<std::uint16_t>(kTokens * kHidden, one));
+    const Memory<std::int64_t> experts(std::vector<std::int64_t>{0, 1, 1, 0, 0, 1, 1, 0});
+    const Memory<std::uint16_t> out(std::vector<std::uint16_t>(kTokens * kHidden, 0));
+    gimlet_dispatch_inputs inputs = gimlet_dispatch_inputs_init();
+    inputs.rows = rows.get();
+    inputs.expert_indices = experts.get();
+    inputs.index_type = GIMLET_INT64;
+    inputs.token_count = kTokens;
+    gimlet_received received = gimlet_received_init();
+    MUST_BE(gimlet_get_received(exchange, routing, &received) == GIMLET_INVALID_USAGE);
+    MUST(gimlet_dispatch(exchange, &inputs, routing, GIMLET_COUNTS_HOST, nullptr, &received));
+    const std::int32_t expected = rank < 2 ? kRanks * kTokens : 0;
+    MUST_BE(received.has_counts == 1 && received.row_count == expected);
+    MUST_BE(received.local_expert_count == 1 && received.expert_counts[0] == expected);
+    MUST_BE(received.rank_count == kRanks && received.source_offsets[kRanks] == expected);
+    MUST_BE(received.epoch == 1);
+    gimlet_routing_info routed = gimlet_routing_info_init();
+    MUST(gimlet_routing_get_info(routing, &routed));
+    MUST_BE(routed.filled == 1 && routed.token_count == kTokens);
+
+    // The expert answers with its rows.
+    const std::size_t row_room = static_cast<std::size_t>(kRanks * kTokens);
+    const Memory<std::uint16_t> answers(std::vector<std::uint16_t>(row_room * kHidden, 0));
+    const Memory<std::int32_t> sources(std::vector<std::int32_t>(row_room * 2, 0));
+    gimlet_unpack_outputs copies = gimlet_unpack_outputs_init();
+    copies.rows = answers.get();
+    copies.source = sources.get();
+    copies.capacity = static_cast<std::int64_t>(row_room);
+    MUST(gimlet_unpack(exchange, routing, &copies, nullptr));
+    MUST(gimlet_pack(exchange, answers.get(), routing, nullptr));
+    void* combine_rows = nullptr;
+    MUST(gimlet_combine_input(exchange, &combine_rows));
+    MUST_BE(combine_rows != nullptr);
+    gimlet_combine_inputs combine = gimlet_combine_inputs_init();
+    combine.out = out.get();
+    MUST(gimlet_combine(exchange, &combine, routing, nullptr));
+    MUST(gimlet_exchange_synchronize(exchange, nullptr));
+    const std::uint16_t two = 0x4000;
+    MUST_BE(out.read() == std::vector<std::uint16_t>(kTokens * kHidden, two));
+    if (expected > 0) MUST_BE(sources.read().back() == kTokens - 1);
+
+    // A second step on the slots of the first.
+    MUST(gimlet_dispatch_cached(exchange, &inputs, routing, nullptr, nullptr));
+    MUST(gimlet_get_received(exchange, routing, &received));
+    MUST_BE(received.epoch == 2 && received.has_counts == 0 && received.expert_counts == nullptr);
+    MUST(gimlet_pack(exchange, answers.get(), routing, nullptr));
+    MUST(gimlet_combine(exchange, &combine, routing, nullptr));
+    MUST(gimlet_exchange_synchronize(exchange, nullptr));
+    MUST(gimlet_exchange_end_capture(exchange));
+
+    gimlet_exchange_stats stats = gimlet_exchange_stats_init();
+    MUST(gimlet_exchange_get_stats(exchange, &stats));
+    MUST_BE(stats.dispatches == 2 && stats.cached_dispatches == 1 && stats.combines == 2);
+    std::vector<std::int64_t> rows_to(kRanks, -1);
+    gimlet_step_traffic traffic = gimlet_step_traffic_init();
+    traffic.rows_to = rows_to.data();
+    traffic.rank_capacity = kRanks - 1;
+    MUST_BE(gimlet_routing_traffic(exchange, routing, &traffic) == GIMLET_INVALID_ARGUMENT);
+    traffic.rank_capacity = kRanks;
+    MUST(gimlet_routing_traffic(exchange, routing, &traffic));
+    MUST_BE(rows_to == (std::vector<std::int64_t>{kTokens, kTokens, 0}));
+    MUST_BE(traffic.rows_to == rows_to.data() && traffic.rows_sent == 2 * kTokens);
+
+    MUST(gimlet_runtime_barrier(runtime, nullptr, 2));
+    MUST(gimlet_runtime_synchronize(runtime, nullptr));
+    gimlet_health health = gimlet_health_init();
+    MUST(gimlet_exchange_health(exchange, &health, nullptr, 0, nullptr));
+    MUST_BE(health.state == GIMLET_HEALTH_OPEN && health.has_error == 0);
+    MUST_BE(gimlet_runtime_close(runtime) == GIMLET_INVALID_USAGE);  // an exchange is open
+
+    MUST(gimlet_routing_destroy(routing));
+    MUST(gimlet_exchange_close(exchange));
+    MUST(gimlet_exchange_close(exchange));
+    MUST_BE(gimlet_exchange_check(exchange) == GIMLET_CLOSED);
+    MUST(gimlet_exchange_health(exchange, &health, nullptr, 0, nullptr));
+    MUST_BE(health.state == GIMLET_HEALTH_CLOSED);
+    MUST(gimlet_exchange_destroy(exchange));
+    MUST(gimlet_runtime_close(runtime));
+    MUST(gimlet_runtime_get_info(runtime, &info));
+    MUST_BE(info.comm == nullptr && info.barrier_count == 2);
+    MUST(gimlet_runtime_destroy(runtime));
+}
+
+}  // namespace
+
+TEST_CASE("whole steps of three ranks through the C ABI", "[capi]") {
+    const LogCapture quiet;
+    gimlet_thread_group* group = nullptr;
+    REQUIRE(gimlet_thread_group_create(kRanks, 60000000000, &group) == GIMLET_OK);
+    std::vector<std::string> failures(kRanks);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < kRanks; ++rank) {
+        threads.emplace_back([&, rank] {
+            try {
+                run_rank(group, rank);
+            } catch (const std::exception& error) {
+                failures[static_cast<std::size_t>(rank)] = error.what();
+                gimlet_thread_group_abort(group, error.what());
+            }
+        });
+    }
+    for (auto& thread : threads) thread.join();
+    for (const auto& failure : failures) CHECK(failure.empty());
+    for (const auto& failure : failures) INFO(failure);
+    CHECK(failures == std::vector<std::string>(kRanks));
+    CHECK(gimlet_thread_group_destroy(group) == GIMLET_OK);
+}
