@@ -4,15 +4,18 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "device/abi/kernel_args.hpp"
 #include "host/bootstrap/bootstrap.hpp"
 #include "host/cuda/buffer.hpp"
 #include "host/cuda/device_info.hpp"
+#include "host/cuda/stream.hpp"
 #include "host/nccl/communicator.hpp"
 #include "host/nccl/device_communicator.hpp"
 #include "host/nccl/symmetric_window.hpp"
 #include "host/nccl/topology.hpp"
+#include "runtime/step_guard.hpp"
 
 namespace gimlet {
 
@@ -20,23 +23,32 @@ namespace gimlet {
 /// reports by itself, so only a dead context or a lost launch is caught here.
 std::uint64_t host_deadline_ns(std::uint64_t device_deadline_ns) noexcept;
 
+class Exchange;
+
 struct RuntimeCore {
-    std::shared_ptr<Bootstrap> bootstrap;
+    std::shared_ptr<Bootstrap> bootstrap;  // of the ranks that are left
+    std::vector<int> live_ranks;           // their world ranks, by their rank in `bootstrap`
     std::unique_ptr<Communicator> communicator;
     Topology topology;
     DeviceInfo device;
     std::uint64_t deadline_ns = 0;
-    int open_exchange_count = 0;
+    std::vector<Exchange*> open_exchanges;  // by age
     std::uint64_t barrier_count = 0;
 
     // The barrier's own window and device communicator.
     std::unique_ptr<DeviceCommunicator> barrier_device_comm;
     std::unique_ptr<SymmetricWindow> barrier_window;
-    MappedBuffer<DeviceError> barrier_error;
+    StepGuard barrier_guard;
     BarrierArgs barrier_args{};
     KernelShape barrier_shape{};
 
+    // For the host's own kernels after a failure.
+    Stream side_stream;
+    MappedBuffer<DeviceError> group_records;  // [R]
+
     int rank() const noexcept { return topology.rank; }
+    /// Ascending.
+    std::vector<int> excluded_ranks() const;
     void require_open(const char* what) const;
     /// Local: gives up the barrier's objects.
     void release_barrier();

@@ -73,15 +73,16 @@ std::unique_ptr<Exchange> Exchange::create(Runtime& runtime, const MoeConfig& co
     exchange->window_ =
         SymmetricWindow::create(*core->communicator, exchange->plan_.window_layout());
     together(*core->bootstrap, "the records of the Exchange",
-             [&] { exchange->error_ = MappedBuffer<DeviceError>(1, core->rank()); });
+             [&] { exchange->guard_ = StepGuard(*core, "the Exchange"); });
 
     exchange->args_ = exchange->plan_.exchange_args();
     exchange->args_.peers = make_peer_handles(
         core->topology, *exchange->device_comm_, *exchange->window_, exchange->plan_.shape,
-        exchange->plan_.deadline_ns, exchange->error_.device());
+        exchange->plan_.deadline_ns, exchange->guard_.device_record());
+    exchange->guard_.arm(exchange->args_.peers, *exchange->window_, {});
     exchange->base_ = exchange->args_.peers.local;
     exchange->open_ = true;
-    ++core->open_exchange_count;
+    core->open_exchanges.push_back(exchange.get());
     return exchange;
 }
 
@@ -123,19 +124,9 @@ Routing Exchange::make_routing() {
     return routing;
 }
 
-void Exchange::fail(ErrorCode code, std::string report) {
-    if (!failure_code_) {
-        failure_code_ = code;
-        failure_ = std::move(report);
-    }
-    raise_text(*failure_code_, rank(), failure_);
-}
-
 void Exchange::check() {
     if (!open_) raise(ErrorCode::closed, rank(), "the Exchange is closed");
-    if (failure_code_) raise_text(*failure_code_, rank(), failure_);
-    if (const auto error = read_device_error(error_.host()))
-        fail(error_code_of(error->fault), describe(*error));
+    guard_.check();
 }
 
 void Exchange::synchronize(cudaStream_t stream) {
@@ -146,18 +137,27 @@ void Exchange::synchronize(cudaStream_t stream) {
 }
 
 Health Exchange::health() const {
-    Health health;
-    if (failure_code_) {
-        health.state = HealthState::failed;
-        health.report = failure_;
-    }
-    if (const auto error = read_device_error(error_.host())) {
-        health.state = HealthState::failed;
-        health.error = error;
-        if (health.report.empty()) health.report = describe(*error);
-    }
+    Health health = guard_.health();
     if (!open_) health.state = HealthState::closed;
     return health;
+}
+
+GroupReport Exchange::recover() {
+    if (!open_) raise(ErrorCode::closed, rank(), "recover: the Exchange is closed");
+    const DeviceGuard device(core_->communicator->device(), rank());
+    StepPosition position;
+    GroupReport report = guard_.recover(captured_parity_, &position);
+    dispatch_epoch_ = position.dispatch;
+    combine_epoch_ = position.combine;
+    captured_dispatches_ = 0;
+    captured_combines_ = 0;
+    ++generation_;
+    ++stats_.recoveries;
+    if (!report.cause.empty() && core_->live_ranks.front() == rank()) {
+        log(LogLevel::info, rank(), "recovered; the next dispatch is number {}",
+            dispatch_epoch_ + 1);
+    }
+    return report;
 }
 
 StepTraffic Exchange::traffic(const Routing& routing) const {
@@ -170,7 +170,7 @@ StepTraffic Exchange::traffic(const Routing& routing) const {
 void Exchange::release() noexcept {
     if (!open_) return;
     open_ = false;
-    --core_->open_exchange_count;
+    std::erase(core_->open_exchanges, this);
     window_.reset();
     device_comm_.reset();
 }

@@ -18,6 +18,7 @@
 #include "runtime/routing.hpp"
 #include "runtime/runtime.hpp"
 #include "runtime/stats.hpp"
+#include "runtime/step_guard.hpp"
 
 namespace gimlet {
 
@@ -30,6 +31,8 @@ struct DispatchInputs {
         nullptr;  ///< [T][K], carried to the receivers; or null: they get 0. NaN is carried
     IndexType index_type = IndexType::int32;
     std::int32_t token_count = 0;  ///< T, 0..max_tokens; may differ between ranks and steps
+    /// Longest single wait of this call, 0 = for ever. Unset = the Exchange's.
+    std::optional<std::uint64_t> deadline_ns;
 };
 
 /// Whether dispatch waits on the host for the counts of the step.
@@ -59,6 +62,8 @@ struct CombineInputs {
     const void* bias = nullptr;  ///< [T][hidden] of combine_type or null; added once to each token
     const float* weights =
         nullptr;  ///< [T][K] or null; expert_major only: each row times its choice's weight
+    /// Longest single wait of this call, 0 = for ever. Unset = the Exchange's.
+    std::optional<std::uint64_t> deadline_ns;
 };
 
 /// Copies of what was received, contiguous. Null members are skipped. Device pointers, rows 16-byte
@@ -88,10 +93,12 @@ struct UnpackOutputs {
 /// call outside of it (or by end_capture()), with Error(invalid_usage); such a graph must not be
 /// launched.
 ///
-/// Failure. No wait lasts longer than the deadline. A kernel that gives up stops publishing and
-/// leaves a record; the next call (or synchronize()) raises it and the Exchange refuses all further
-/// work with the same report. The CUDA context survives. Recovery is collective: abort() or
-/// close(), then a new Exchange.
+/// Failure. No wait lasts longer than the deadline. A kernel that gives up stops publishing, leaves
+/// a record, and tells the other ranks; steps queued behind it end at once. The next call (or
+/// synchronize()) raises what is known of the whole group, and the Exchange refuses all further
+/// work with the same report until recover() has succeeded. The CUDA context and the communicator
+/// stay usable. Faulty arguments of dispatch or combine on one rank fail the step too: the others
+/// hear of it at once (Error(peer_failed)) instead of waiting for their deadline.
 class Exchange {
   public:
     /// Collective. Checks that all ranks passed the same config (Error(config_mismatch) names field
@@ -151,6 +158,15 @@ class Exchange {
     void check();
 
     Health health() const;
+
+    /// Collective, whatever state each rank's Exchange is in; not inside a capture. Waits for the
+    /// device, drives out what the failed step left on the network, and moves all ranks to one new
+    /// step number, in the buffer that captured graphs expect (the even one if there are none).
+    /// Graphs can be replayed afterwards. Routings filled before are empty again for eager calls.
+    /// Returns what the ranks said. If it fails on one rank it fails on all, and may be called
+    /// again.
+    GroupReport recover();
+
     const ExchangeStats& stats() const noexcept { return stats_; }
     /// Local; blocks. What the routing's step moved. The stream of its dispatch must be
     /// synchronised.
@@ -171,7 +187,12 @@ class Exchange {
     void check_routing(const char* what, const Routing& routing) const;
     void check_inputs(const char* what, const DispatchInputs& inputs) const;
     void check_aligned(const char* what, const char* name, const void* pointer) const;
-    [[noreturn]] void fail(ErrorCode code, std::string report);
+    void check_filled(const char* what, const Routing& routing) const;
+    void check_dispatch(const char* what, const DispatchInputs& inputs, const Routing* routing,
+                        RoutingMode routing_mode, CountMode mode) const;
+    void check_combine(const CombineInputs& inputs, const Routing& routing) const;
+    template <typename Check, typename Refuse>
+    void check_or_refuse(Check check, Refuse refuse);
     Received launch(const char* what, const DispatchInputs& inputs, Routing* routing,
                     RoutingMode routing_mode, CountMode mode, cudaStream_t stream);
     HostCounts wait_for_counts(const Routing& routing, cudaStream_t stream);
@@ -188,7 +209,7 @@ class Exchange {
     std::uint64_t id_ = 0;
     std::unique_ptr<DeviceCommunicator> device_comm_;
     std::unique_ptr<SymmetricWindow> window_;
-    MappedBuffer<DeviceError> error_;
+    StepGuard guard_;
     ExchangeArgs args_{};
     std::byte* base_ = nullptr;  // the window as kernels see it
 
@@ -200,8 +221,8 @@ class Exchange {
     std::uint64_t combine_epoch_ = 0;
     std::uint64_t captured_dispatches_ = 0;  // in the capture that is going on
     std::uint64_t captured_combines_ = 0;
-    std::optional<ErrorCode> failure_code_;
-    std::string failure_;
+    CapturedParity captured_parity_;
+    std::uint64_t generation_ = 0;  // recoveries so far
     ExchangeStats stats_;
 };
 

@@ -112,22 +112,32 @@ Received Exchange::dispatch_cached(const DispatchInputs& inputs, Routing* routin
                   stream);
 }
 
-Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routing* routing,
-                          RoutingMode routing_mode, CountMode mode, cudaStream_t stream) {
-    enter(what, stream);
+void Exchange::check_filled(const char* what, const Routing& routing) const {
+    check_routing(what, routing);
+    if (!routing.filled_) {
+        raise(ErrorCode::invalid_usage, rank(), "{}: no dispatch has filled this routing yet",
+              what);
+    }
+    if (routing.generation_ != generation_ && !routing.captured_) {
+        raise(ErrorCode::invalid_usage, rank(),
+              "{}: the routing was filled before recover(); dispatch again", what);
+    }
+}
+
+void Exchange::check_dispatch(const char* what, const DispatchInputs& inputs,
+                              const Routing* routing, RoutingMode routing_mode,
+                              CountMode mode) const {
     if (routing == nullptr)
         raise(ErrorCode::invalid_argument, rank(), "{}: the routing is null", what);
     check_routing(what, *routing);
     check_inputs(what, inputs);
-    const bool cached = routing_mode == RoutingMode::cached;
-    if (cached && !routing->filled_) {
-        raise(ErrorCode::invalid_usage, rank(), "{}: no dispatch has filled this routing yet",
-              what);
-    }
-    if (cached && routing->token_count_ != inputs.token_count) {
-        raise(ErrorCode::invalid_argument, rank(),
-              "{}: token_count is {}, the routing was made for {}", what, inputs.token_count,
-              routing->token_count_);
+    if (routing_mode == RoutingMode::cached) {
+        check_filled(what, *routing);
+        if (routing->token_count_ != inputs.token_count) {
+            raise(ErrorCode::invalid_argument, rank(),
+                  "{}: token_count is {}, the routing was made for {}", what, inputs.token_count,
+                  routing->token_count_);
+        }
     }
     if (in_capture_ && mode == CountMode::host) {
         raise(ErrorCode::invalid_usage, rank(),
@@ -135,8 +145,35 @@ Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routin
               "CountMode::device",
               what);
     }
+}
+
+/// Runs `check`. If it raises, the peers may be on their way into the step: `refuse` queues a
+/// kernel that tells them, and the Exchange fails with the error of the check. A capture is left as
+/// it was.
+template <typename Check, typename Refuse>
+void Exchange::check_or_refuse(Check check, Refuse refuse) {
+    try {
+        check();
+    } catch (const Error& error) {
+        if (in_capture_) throw;
+        refuse();
+        guard_.fail(error.code(), error.message());
+    }
+}
+
+Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routing* routing,
+                          RoutingMode routing_mode, CountMode mode, cudaStream_t stream) {
+    enter(what, stream);
     DispatchArgs args{};
     args.exchange = args_;
+    args.expected_parity = static_cast<std::int32_t>((dispatch_position() + 1) % kBufferCount);
+    if (inputs.deadline_ns) args.exchange.peers.deadline_ns = *inputs.deadline_ns;
+    const auto refuse = [&] {
+        args.refuse = 1;
+        cuda_check(launch_dispatch(args, stream), "launch_dispatch", rank());
+    };
+    check_or_refuse([&] { check_dispatch(what, inputs, routing, routing_mode, mode); }, refuse);
+    const bool cached = routing_mode == RoutingMode::cached;
     args.routing = routing->view_;
     args.rows = static_cast<const std::byte*>(inputs.rows);
     args.scales = inputs.scales;
@@ -151,11 +188,16 @@ Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routin
     cuda_check(launch_dispatch(args, stream), "launch_dispatch", rank());
 
     if (in_capture_) {
+        if (captured_parity_.dispatch < 0)
+            captured_parity_.dispatch =
+                static_cast<std::int32_t>(dispatch_position() % kBufferCount);
         count_captured(&captured_dispatches_);
     } else {
         ++dispatch_epoch_;
     }
     routing->filled_ = true;
+    routing->generation_ = generation_;
+    routing->captured_ = routing->captured_ || in_capture_;
     if (!cached) routing->host_row_count_ = -1;
     routing->token_count_ = inputs.token_count;
     routing->epoch_ = dispatch_position();
@@ -174,27 +216,27 @@ HostCounts Exchange::wait_for_counts(const Routing& routing, cudaStream_t stream
     ++stats_.host_count_waits;
     const auto* epoch = reinterpret_cast<const std::uint64_t*>(routing.host_step_.host());
     const std::uint64_t wanted = routing.epoch_;
-    const auto failed = [this] { return read_device_error(error_.host()).has_value(); };
     // Replays advance the device's epochs unseen: then only the end of the stream tells that this
     // step is done.
     const auto ready = [&] {
-        return failed() || (!ever_captured_ && load_acquire(epoch) == wanted);
+        return guard_.failed() || (!ever_captured_ && load_acquire(epoch) == wanted);
     };
     const auto limit_ns = host_deadline_ns(plan_.deadline_ns);
     const PollResult result = poll_stream(stream, limit_ns, ready, "dispatch, host counts", rank());
     check();
     if (result == PollResult::timeout) {
-        fail(ErrorCode::timeout,
-             fmt::format(
-                 "dispatch: no host counts of epoch {} after {} (seen {}), and no report from "
-                 "the kernel; was it queued behind work that does not end?",
-                 wanted, format_duration_ns(limit_ns), load_acquire(epoch)));
+        guard_.fail(
+            ErrorCode::timeout,
+            fmt::format(
+                "dispatch: no host counts of epoch {} after {} (seen {}), and no report from "
+                "the kernel; was it queued behind work that does not end?",
+                wanted, format_duration_ns(limit_ns), load_acquire(epoch)));
     }
     const std::uint64_t seen = load_acquire(epoch);
     const bool right =
         ever_captured_ ? seen % kBufferCount == wanted % kBufferCount : seen == wanted;
     if (!right) {
-        fail(
+        guard_.fail(
             ErrorCode::invalid_usage,
             fmt::format("dispatch: the device is at epoch {}, the host expected {}{}", seen, wanted,
                         ever_captured_ ? " (or the same parity); between capture and "
@@ -224,11 +266,7 @@ HostCounts Exchange::host_counts(const Routing& routing) const {
 }
 
 Received Exchange::received(const Routing& routing) const {
-    check_routing("received", routing);
-    if (!routing.filled_) {
-        raise(ErrorCode::invalid_usage, rank(),
-              "received: no dispatch has filled this routing yet");
-    }
+    check_filled("received", routing);
     const std::uint64_t age = dispatch_position() - routing.epoch_;
     if (!ever_captured_ && age >= kBufferCount) {
         raise(ErrorCode::invalid_usage, rank(),
@@ -283,9 +321,7 @@ std::byte* Exchange::combine_input() const {
 
 void Exchange::pack(const void* rows, const Routing& routing, cudaStream_t stream) {
     enter("pack", stream);
-    check_routing("pack", routing);
-    if (!routing.filled_)
-        raise(ErrorCode::invalid_usage, rank(), "pack: no dispatch has filled this routing yet");
+    check_filled("pack", routing);
     if (rows == nullptr) {
         if (routing.host_row_count_ == 0) return;
         raise(ErrorCode::invalid_argument, rank(),
@@ -301,11 +337,8 @@ void Exchange::pack(const void* rows, const Routing& routing, cudaStream_t strea
     cuda_check(launch_pack(args, plan_.sm_budget, stream), "launch_pack", rank());
 }
 
-void Exchange::combine(const CombineInputs& inputs, const Routing& routing, cudaStream_t stream) {
-    enter("combine", stream);
-    check_routing("combine", routing);
-    if (!routing.filled_)
-        raise(ErrorCode::invalid_usage, rank(), "combine: no dispatch has filled this routing yet");
+void Exchange::check_combine(const CombineInputs& inputs, const Routing& routing) const {
+    check_filled("combine", routing);
     if (inputs.out == nullptr && routing.token_count_ > 0) {
         raise(ErrorCode::invalid_argument, rank(),
               "combine: out is null with token_count {}; only an empty rank may "
@@ -319,18 +352,31 @@ void Exchange::combine(const CombineInputs& inputs, const Routing& routing, cuda
     }
     check_aligned("combine", "out", inputs.out);
     check_aligned("combine", "bias", inputs.bias);
+}
+
+void Exchange::combine(const CombineInputs& inputs, const Routing& routing, cudaStream_t stream) {
+    enter("combine", stream);
     CombineArgs args{};
     args.exchange = args_;
     args.exchange.shape = plan_.kernels.combine;
+    if (inputs.deadline_ns) args.exchange.peers.deadline_ns = *inputs.deadline_ns;
+    args.row_bytes = plan_.combine_row_bytes;
+    args.element_type = plan_.config.combine_type;
+    args.expected_parity = static_cast<std::int32_t>((combine_position() + 1) % kBufferCount);
+    const auto refuse = [&] {
+        args.refuse = 1;
+        cuda_check(launch_combine(args, stream), "launch_combine", rank());
+    };
+    check_or_refuse([&] { check_combine(inputs, routing); }, refuse);
     args.routing = routing.view_;
     args.out = static_cast<std::byte*>(inputs.out);
     args.bias = static_cast<const std::byte*>(inputs.bias);
     args.weights = inputs.weights;
-    args.row_bytes = plan_.combine_row_bytes;
-    args.element_type = plan_.config.combine_type;
     args.token_count = routing.token_count_;
     cuda_check(launch_combine(args, stream), "launch_combine", rank());
     if (in_capture_) {
+        if (captured_parity_.combine < 0)
+            captured_parity_.combine = static_cast<std::int32_t>(combine_position() % kBufferCount);
         count_captured(&captured_combines_);
     } else {
         ++combine_epoch_;

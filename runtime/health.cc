@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "host/base/text.hpp"
 
@@ -53,7 +55,111 @@ std::string describe_timeout(const DeviceError& error) {
                      error.epoch, error.expected, error.seen, meaning(error));
 }
 
+bool is_cause(const DeviceError& error) {
+    return error.fault != DeviceFault::timed_out && error.fault != DeviceFault::peer_refused;
+}
+
+/// The step of a record, to tell ranks in one step from ranks in different ones.
+bool same_step(const DeviceError& a, const DeviceError& b) {
+    return a.tag == b.tag && a.epoch == b.epoch;
+}
+
+std::string accusation(const GroupReport& report, int suspect) {
+    std::vector<int> waiting;
+    const DeviceError* first = nullptr;
+    for (std::size_t r = 0; r < report.records.size(); ++r) {
+        const auto& record = report.records[r];
+        if (!record || record->peer != suspect) continue;
+        waiting.push_back(static_cast<int>(r));
+        if (first == nullptr) first = &*record;
+    }
+    if (first == nullptr) return fmt::format("rank {} has reported nothing", suspect);
+    const auto& own = report.records[static_cast<std::size_t>(suspect)];
+    const char* kernel = name_of(static_cast<Tag>(first->tag));
+    std::string what;
+    if (first->fault == DeviceFault::peer_refused) {
+        what = "it refused the step";
+    } else if (first->primitive == Primitive::dispatch_arrival ||
+               first->primitive == Primitive::combine_chunk) {
+        what = "it entered the step, but its data is missing";
+    } else if (own && same_step(*own, *first)) {
+        what = "it entered the step, but its word has not arrived";
+    } else {
+        what = "it never entered the step";
+    }
+    return fmt::format("rank {} ({}{}): {} {} in {} of {} {}", suspect, what,
+                       own ? "" : "; no report from it", format_ranks(waiting),
+                       waiting.size() == 1 ? "waits" : "wait", name_of(first->primitive), kernel,
+                       first->epoch);
+}
+
+/// Whom the records point at. Ranks that refused come first: the others only suffer from them.
+/// Then those whom somebody waits for and who say nothing, then those who say something else.
+std::vector<int> find_suspects(const GroupReport& report) {
+    std::vector<int> causes, silent, accused, quiet;
+    const auto add = [](std::vector<int>* list, int rank) {
+        if (std::find(list->begin(), list->end(), rank) == list->end()) list->push_back(rank);
+    };
+    for (std::size_t r = 0; r < report.records.size(); ++r) {
+        const int rank = static_cast<int>(r);
+        const auto& record = report.records[r];
+        if (!record) {
+            const auto& out = report.excluded;
+            if (std::find(out.begin(), out.end(), rank) == out.end()) quiet.push_back(rank);
+            continue;
+        }
+        if (is_cause(*record)) causes.push_back(rank);
+        const auto peer = static_cast<std::size_t>(record->peer);
+        if (record->peer < 0 || peer >= report.records.size() || record->peer == rank) continue;
+        add(report.records[peer] ? &accused : &silent, record->peer);
+    }
+    for (auto* list : {&causes, &silent, &accused, &quiet}) {
+        if (list->empty()) continue;
+        std::sort(list->begin(), list->end());
+        return *list;
+    }
+    return {};
+}
+
 }  // namespace
+
+GroupReport make_group_report(std::vector<std::optional<DeviceError>> records,
+                              std::vector<int> excluded) {
+    constexpr std::size_t kMostLines = 16;
+    GroupReport report;
+    report.records = std::move(records);
+    report.excluded = std::move(excluded);
+    const bool any = std::any_of(report.records.begin(), report.records.end(),
+                                 [](const auto& record) { return record.has_value(); });
+    if (!any) return report;
+    report.suspects = find_suspects(report);
+    for (const int suspect : report.suspects) {
+        const auto& own = report.records[static_cast<std::size_t>(suspect)];
+        if (!report.cause.empty()) report.cause += "; ";
+        report.cause += own && is_cause(*own) ? fmt::format("rank {}: {}", suspect, describe(*own))
+                                              : accusation(report, suspect);
+        if (report.cause.size() > 1000) break;
+    }
+    report.text = "the step failed; cause: " + report.cause;
+    std::vector<int> silent;
+    std::size_t lines = 0;
+    for (std::size_t r = 0; r < report.records.size(); ++r) {
+        const auto& record = report.records[r];
+        if (!record) {
+            silent.push_back(static_cast<int>(r));
+        } else if (++lines <= kMostLines) {
+            report.text += fmt::format("\n  rank {}: {}", r, describe(*record));
+        }
+    }
+    if (lines > kMostLines) {
+        report.text += fmt::format("\n  ... and {} more ranks", lines - kMostLines);
+    }
+    if (!silent.empty()) report.text += "\n  no report: ranks " + format_ranks(silent);
+    if (!report.excluded.empty()) {
+        report.text += "\n  excluded: ranks " + format_ranks(report.excluded);
+    }
+    return report;
+}
 
 ErrorCode error_code_of(DeviceFault fault) noexcept {
     switch (fault) {
@@ -64,6 +170,8 @@ ErrorCode error_code_of(DeviceFault fault) noexcept {
         case DeviceFault::capacity_exceeded: return ErrorCode::overflow;
         case DeviceFault::mode_mismatch: return ErrorCode::invalid_usage;
         case DeviceFault::peer_refused: return ErrorCode::peer_failed;
+        case DeviceFault::host_refused: return ErrorCode::invalid_argument;
+        case DeviceFault::wrong_buffer: return ErrorCode::invalid_usage;
     }
     return ErrorCode::internal;
 }
@@ -99,6 +207,15 @@ std::string describe(const DeviceError& error) {
             return fmt::format(
                 "{} {}: rank {} refused its own input and sent nothing; its report says why",
                 kernel, error.epoch, error.peer);
+        case DeviceFault::host_refused:
+            return fmt::format(
+                "{} {}: the arguments of the call on rank {} were refused; its own error says why",
+                kernel, error.epoch, error.rank);
+        case DeviceFault::wrong_buffer:
+            return fmt::format(
+                "{} {}: its addresses belong to buffer {}, this step uses buffer {}; between the "
+                "capture of a graph and its launch an odd number of steps ran (see reserve())",
+                kernel, error.epoch, expected, seen % 2);
     }
     return fmt::format("{} {}: unknown fault {}", kernel, error.epoch,
                        static_cast<std::uint32_t>(error.fault));

@@ -54,6 +54,8 @@ class Routing {
     std::int32_t token_count_ = 0;
     std::uint64_t epoch_ = 0;           // of the newest dispatch, by the host's count
     std::int32_t host_row_count_ = -1;  // rows received, -1 = the host was not told
+    std::uint64_t generation_ = 0;      // recoveries of the Exchange before the newest dispatch
+    bool captured_ = false;             // replays may fill it unseen
 };
 
 }  // namespace gimlet

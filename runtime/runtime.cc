@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <numeric>
 #include <utility>
 
 #include "device/kernels/launch.hpp"
@@ -71,7 +72,10 @@ void set_up_barrier(RuntimeCore* core, const RuntimeConfig& config) {
 
     std::exception_ptr failure;
     try {
-        core->barrier_error = MappedBuffer<DeviceError>(1, topology.rank);
+        core->side_stream = Stream::create(topology.rank);
+        core->group_records =
+            MappedBuffer<DeviceError>(static_cast<std::size_t>(topology.size), topology.rank);
+        core->barrier_guard = StepGuard(*core, "the barrier of the Runtime");
         cuda_check(prepare_kernels(), "prepare_kernels", topology.rank);
     } catch (...) {
         failure = std::current_exception();
@@ -79,7 +83,8 @@ void set_up_barrier(RuntimeCore* core, const RuntimeConfig& config) {
     check_all_succeeded(*core->bootstrap, "the set-up of the barrier", failure);
     core->barrier_args.peers =
         make_peer_handles(topology, *core->barrier_device_comm, *core->barrier_window, shape,
-                          core->deadline_ns, core->barrier_error.device());
+                          core->deadline_ns, core->barrier_guard.device_record());
+    core->barrier_guard.arm(core->barrier_args.peers, *core->barrier_window, {});
     core->barrier_shape = KernelShape{};
     core->barrier_shape.block_count = 1;
     core->barrier_shape.thread_count =
@@ -117,6 +122,19 @@ PeerHandles make_peer_handles(const Topology& topology, const DeviceCommunicator
         peers.lsa_bases[lsa_rank] = static_cast<std::byte*>(window.peer(peer));
     }
     return peers;
+}
+
+std::vector<int> RuntimeCore::excluded_ranks() const {
+    std::vector<int> out;
+    auto live = live_ranks.begin();
+    for (int rank = 0; rank < topology.size; ++rank) {
+        if (live != live_ranks.end() && *live == rank) {
+            ++live;
+        } else {
+            out.push_back(rank);
+        }
+    }
+    return out;
 }
 
 void RuntimeCore::require_open(const char* what) const {
@@ -159,6 +177,8 @@ std::unique_ptr<Runtime> Runtime::finish(std::shared_ptr<RuntimeCore> core,
     core->deadline_ns = chosen_deadline_ns(config);
     try {
         core->topology = query_topology(*core->communicator);
+        core->live_ranks.resize(static_cast<std::size_t>(core->topology.size));
+        std::iota(core->live_ranks.begin(), core->live_ranks.end(), 0);
         std::exception_ptr failure;
         try {
             core->device = query_device_info(core->communicator->device(), core->rank());
@@ -220,12 +240,11 @@ std::unique_ptr<Exchange> Runtime::create_exchange(const MoeConfig& config) {
 
 void Runtime::require_open() const {
     core_->require_open("Runtime");
-    if (const auto error = read_device_error(core_->barrier_error.host())) {
-        raise_text(error_code_of(error->fault), rank(), describe(*error));
-    }
+    core_->barrier_guard.check();
 }
 
-void Runtime::barrier(cudaStream_t stream, std::int32_t repeat_count) {
+void Runtime::barrier(cudaStream_t stream, std::int32_t repeat_count,
+                      std::optional<std::uint64_t> deadline_ns) {
     require_open();
     if (repeat_count < 1) {
         raise(ErrorCode::invalid_argument, rank(),
@@ -233,6 +252,7 @@ void Runtime::barrier(cudaStream_t stream, std::int32_t repeat_count) {
     }
     BarrierArgs args = core_->barrier_args;
     args.repeat_count = repeat_count;
+    if (deadline_ns) args.peers.deadline_ns = *deadline_ns;
     cuda_check(launch_barrier(args, core_->barrier_shape, stream), "launch_barrier", rank());
     core_->barrier_count += static_cast<std::uint64_t>(repeat_count);
 }
@@ -245,22 +265,29 @@ void Runtime::synchronize(cudaStream_t stream) {
 }
 
 Health Runtime::health() const {
-    Health health;
-    if (const auto error = read_device_error(core_->barrier_error.host())) {
-        health.state = HealthState::failed;
-        health.error = error;
-        health.report = describe(*error);
-    }
+    Health health = core_->barrier_guard.health();
     if (!core_->communicator->is_open()) health.state = HealthState::closed;
     return health;
 }
 
+GroupReport Runtime::recover() {
+    core_->require_open("Runtime::recover");
+    const DeviceGuard guard(core_->communicator->device(), rank());
+    StepPosition position;
+    GroupReport report = core_->barrier_guard.recover({}, &position);
+    for (Exchange* exchange : core_->open_exchanges) {
+        GroupReport next = exchange->recover();
+        if (report.cause.empty()) report = std::move(next);
+    }
+    return report;
+}
+
 void Runtime::close() {
     if (!core_->communicator->is_open()) return;
-    if (core_->open_exchange_count > 0) {
+    if (!core_->open_exchanges.empty()) {
         raise(ErrorCode::invalid_usage, rank(),
               "Runtime::close: {} Exchange(s) are still open; close them first",
-              core_->open_exchange_count);
+              core_->open_exchanges.size());
     }
     const DeviceGuard guard(core_->communicator->device(), rank());
     cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", rank());

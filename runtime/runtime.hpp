@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "host/bootstrap/bootstrap.hpp"
@@ -57,8 +58,10 @@ class Runtime {
     /// Collective on the device: queues a barrier of all ranks on `stream`, `repeat_count` times
     /// (>= 1). Work queued before it on any rank happens before work queued after it on any other,
     /// LSA stores and GIN puts of the barrier's contexts included. Raises the report of an earlier
-    /// barrier that failed. May be captured.
-    void barrier(cudaStream_t stream, std::int32_t repeat_count = 1);
+    /// barrier that failed, until recover(). `deadline_ns` replaces the Runtime's for this call, 0
+    /// = none. May be captured.
+    void barrier(cudaStream_t stream, std::int32_t repeat_count = 1,
+                 std::optional<std::uint64_t> deadline_ns = std::nullopt);
 
     /// Local. Blocks until the work on `stream` is done; raises if a barrier failed or NCCL reports
     /// a fault.
@@ -67,6 +70,10 @@ class Runtime {
     /// Barriers queued so far.
     std::uint64_t barrier_count() const noexcept;
     Health health() const;
+
+    /// Collective. Makes the barrier and all open Exchanges usable again after a failure on any
+    /// rank: see Exchange::recover(). Returns what the ranks said about the first failure.
+    GroupReport recover();
 
     /// Collective; a second call does nothing. Error(invalid_usage) with their number if Exchanges
     /// are open.

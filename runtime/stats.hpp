@@ -20,6 +20,7 @@ struct ExchangeStats {
     std::uint64_t captured_calls = 0;     ///< dispatches and combines inside a graph capture
     std::uint64_t host_count_waits = 0;   ///< dispatches that waited for host counts
     std::uint64_t tokens_dispatched = 0;  ///< T summed over dispatches
+    std::uint64_t recoveries = 0;
 };
 
 /// Messages and bytes of one dispatch and one combine of this rank, exact, from the counts of the

@@ -44,6 +44,8 @@ enum class DeviceFault : std::uint32_t {
     capacity_exceeded = 4,    ///< seen = rows that would arrive, expected = rows that fit
     mode_mismatch = 5,        ///< a peer ran another kind of step (fresh against cached)
     peer_refused = 6,         ///< a peer found a fault in its own input and sent nothing
+    host_refused = 7,         ///< this rank's host found a fault in the arguments of the call
+    wrong_buffer = 8,         ///< a graph was launched in a step of the other parity than captured
 };
 
 constexpr const char* name_of(DeviceFault fault) {
@@ -55,13 +57,15 @@ constexpr const char* name_of(DeviceFault fault) {
         case DeviceFault::capacity_exceeded: return "capacity_exceeded";
         case DeviceFault::mode_mismatch: return "mode_mismatch";
         case DeviceFault::peer_refused: return "peer_refused";
+        case DeviceFault::host_refused: return "host_refused";
+        case DeviceFault::wrong_buffer: return "wrong_buffer";
     }
     return "?";
 }
 
 /// Written once by the first failing thread of a rank, in host-mapped memory; read by the host.
-/// `state` goes 0 -> 1 (claimed) -> 2 (complete, release at system scope). Never cleared by the
-/// device.
+/// `state` goes 0 -> 1 (claimed) -> 2 (complete, release at system scope). Cleared by the host
+/// only, in a recovery. The step's last block copies it to the report board of every peer.
 struct DeviceError {
     std::uint32_t state;
     Primitive primitive;
@@ -84,7 +88,14 @@ inline constexpr std::uint32_t kDeviceErrorClaimed = 1;
 inline constexpr std::uint32_t kDeviceErrorComplete = 2;
 
 /// Which kernel and phase an error came from.
-enum class Tag : std::uint32_t { none = 0, barrier = 1, dispatch = 2, combine = 3, user = 4 };
+enum class Tag : std::uint32_t {
+    none = 0,
+    barrier = 1,
+    dispatch = 2,
+    combine = 3,
+    user = 4,
+    recover = 5,
+};
 
 constexpr const char* name_of(Tag tag) {
     switch (tag) {
@@ -93,6 +104,7 @@ constexpr const char* name_of(Tag tag) {
         case Tag::dispatch: return "dispatch";
         case Tag::combine: return "combine";
         case Tag::user: return "user";
+        case Tag::recover: return "recover";
     }
     return "?";
 }

@@ -102,6 +102,9 @@ struct DispatchArgs {
     IndexType index_type;
     RoutingMode mode;
     std::int32_t token_count;  ///< T
+    std::int32_t refuse;       ///< nonzero: tell the peers that this rank sends nothing
+    /// Buffer that the addresses of this call belong to, compared with the step's; -1 = any.
+    std::int32_t expected_parity;
     std::int32_t padding;
 };
 
@@ -114,6 +117,8 @@ struct CombineArgs {
     std::uint32_t row_bytes;   ///< of one combine row, a multiple of 16
     ElementType element_type;  ///< float32, float16 or bfloat16
     std::int32_t token_count;
+    std::int32_t refuse;           ///< as in DispatchArgs
+    std::int32_t expected_parity;  ///< as in DispatchArgs
     std::int32_t padding;
 };
 
@@ -122,6 +127,23 @@ struct BarrierArgs {
     PeerHandles peers;
     std::int32_t repeat_count;  ///< barriers done in one launch, >= 1
     std::int32_t padding;
+};
+
+/// Brings one window's control words into a state as after creation, at the given epochs.
+struct RecoverArgs {
+    PeerHandles peers;
+    std::uint64_t dispatch_epoch;
+    std::uint64_t combine_epoch;
+    std::uint64_t barrier_epoch;
+    std::uint64_t fence;        ///< number of this recovery, equal on all ranks; 0 = at creation
+    std::uint64_t fence_delta;  ///< beyond the number that this rank has sent before
+};
+
+/// Fetches the report board.
+struct CollectArgs {
+    PeerHandles peers;
+    DeviceError* records;    ///< host-mapped [R]; `state` stays free for ranks that are silent
+    std::uint64_t grace_ns;  ///< how long to wait for ranks that have not reported yet
 };
 
 /// Copies received rows and metadata into contiguous tensors of the caller. Null outputs are

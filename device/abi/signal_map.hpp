@@ -17,13 +17,19 @@ struct SignalMap {
     constexpr std::uint32_t count_row(std::int32_t sender) const { return id(1, sender); }
     /// All rows of `sender` on that context have landed; strong, once a step and context.
     constexpr std::uint32_t dispatch_arrival(std::int32_t sender) const { return id(2, sender); }
-    /// `sender` has entered its combine; context 0.
+    /// `sender` has entered its combine: adds 1, and kRefusedMark if it will not go on; context 0.
     constexpr std::uint32_t combine_ready(std::int32_t sender) const { return id(3, sender); }
     /// One more chunk of `sender`'s rows on that context has landed; strong, in chunk order.
     constexpr std::uint32_t combine_chunk(std::int32_t sender) const { return id(4, sender); }
 
+    /// `sender`'s error record has landed on the report board; context 0, weak.
+    constexpr std::uint32_t report(std::int32_t sender) const { return id(5, sender); }
+
+    /// Sum = number of the newest recovery that `sender` has entered; strong, on every context.
+    constexpr std::uint32_t fence(std::int32_t sender) const { return id(6, sender); }
+
     /// Signals a context must have.
-    constexpr std::uint32_t signal_count() const { return id(5, 0); }
+    constexpr std::uint32_t signal_count() const { return id(7, 0); }
 
   private:
     constexpr std::uint32_t id(std::uint32_t purpose, std::int32_t sender) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "device/abi/device_error.hpp"
 #include "device/abi/limits.hpp"
 #include "device/abi/signal_map.hpp"
 
@@ -51,6 +52,8 @@ struct WorkspaceLayout {
     std::uint64_t grid_barrier;     ///< [L] u32, one cache line
     std::uint64_t signal_expected;  ///< [L] u64[contexts][signals]: shadows
     std::uint64_t send_chunks;      ///< [L] u32[chunk_slots]: rows written per send chunk
+    std::uint64_t reports;      ///< [P] DeviceError[R]: report board, entry r is rank r's record
+    std::uint64_t report_send;  ///< [L] DeviceError: own record, source of GIN puts
     std::uint64_t total_bytes;
 
     static constexpr WorkspaceLayout build(const WorkspaceShape& shape) {
@@ -76,6 +79,8 @@ struct WorkspaceLayout {
         layout.signal_expected = place(static_cast<std::uint64_t>(shape.gin_context_count) *
                                        SignalMap{shape.rank_count}.signal_count() * 8);
         layout.send_chunks = place(static_cast<std::uint64_t>(shape.chunk_slots) * 4);
+        layout.reports = place(ranks * sizeof(DeviceError));
+        layout.report_send = place(sizeof(DeviceError));
         layout.total_bytes = at;
         return layout;
     }
@@ -92,7 +97,8 @@ static_assert(sizeof(NvlinkBarrierWords) == 16);
 /// Step numbers and per-kernel bookkeeping of one rank. A step's epoch is the stored value plus
 /// one; the last block of the kernel stores it. `finished` counts blocks with atomicInc and wraps
 /// to zero by itself. `poison` holds the epoch of a failed step so that other blocks of the same
-/// kernel leave early.
+/// kernel leave early. `failed` is nonzero from the end of a failed step to the recovery: steps
+/// that were queued behind it refuse at once instead of waiting for their own deadline.
 struct EpochWords {
     std::uint64_t dispatch;
     std::uint64_t combine;
@@ -102,7 +108,12 @@ struct EpochWords {
     std::uint64_t dispatch_poison;
     std::uint64_t combine_poison;
     std::uint64_t barrier_poison;
+    std::uint64_t failed;
 };
-static_assert(sizeof(EpochWords) == 56);
+static_assert(sizeof(EpochWords) == 64);
+
+/// Added to a combine_ready word or signal by a rank that enters a combine and will not go on with
+/// it. Far beyond every distance of epochs, so that a rolling compare still finds the word arrived.
+inline constexpr std::uint64_t kRefusedMark = std::uint64_t{1} << 62;
 
 }  // namespace gimlet

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/kernels/launch.hpp"
 #include "device/kernels/launch_detail.hpp"
+#include "device/kernels/report_board.hpp"
 #include "device/sync/gpu_barrier.hpp"
 
 namespace gimlet {
@@ -11,7 +12,7 @@ namespace {
 GIMLET_GLOBAL void barrier_kernel(const GIMLET_GRID_CONSTANT BarrierArgs args) {
     auto* epochs = local_word<EpochWords>(args.peers, args.peers.layout.epochs);
     const std::uint64_t first = epochs->barrier + 1;
-    bool good = true;
+    bool good = !block_any(failed_before(epochs));
     GIMLET_ROLLED
     for (std::int32_t i = 0; i < args.repeat_count && good; ++i) {
         const WaitScope scope =
@@ -21,7 +22,9 @@ GIMLET_GLOBAL void barrier_kernel(const GIMLET_GRID_CONSTANT BarrierArgs args) {
     }
     // Every block has read the epoch: it has been through a grid barrier since, or the step has
     // failed for all.
-    if (block_index() == 0 && thread_index() == 0) {
+    if (block_index() != 0) return;
+    close_step<Reach::gin>(args.peers, epochs, !good);
+    if (thread_index() == 0) {
         epochs->barrier = first + static_cast<std::uint64_t>(args.repeat_count) - 1;
     }
 }

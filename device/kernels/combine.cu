@@ -224,21 +224,23 @@ GIMLET_DEVICE void set_up_ring(const CombineRing& ring) {
 }
 
 /// Last warp of block 0: tells every peer that this rank has entered the step, so its rows of this
-/// parity are ready and its home rows are free. LSA: release at system scope after the kernel
-/// boundary that ended the writers.
+/// parity are ready and its home rows are free, or that it refuses the step. LSA: release at system
+/// scope after the kernel boundary that ended the writers.
 template <Reach R>
 GIMLET_DEVICE void announce_ready(const CombineContext<R>& ctx) {
     if (block_index() != 0 || warp_index() != warp_count() - 1) return;
+    const std::uint64_t mark = ctx.refuses() ? kRefusedMark : 0;
     GIMLET_ROLLED
     for (std::int32_t peer = lane_index(); peer < ctx.peers.rank_count; peer += kWarpSize) {
         if (ctx.is_lsa(peer)) {
             auto* words = reinterpret_cast<std::uint64_t*>(
                 peer_pointer(ctx.peers, peer, ctx.peers.layout.combine_ready));
-            store_release<Scope::system>(words + ctx.peers.rank, ctx.epoch);
+            store_release<Scope::system>(words + ctx.peers.rank, ctx.epoch + mark);
         } else {
             const ncclGin gin = gin_context(ctx.peers, ctx.contexts().notify_context());
-            gin.signal(world_team(ctx.peers), peer,
-                       ncclGin_WeakSignalInc{ctx.signals().combine_ready(ctx.peers.rank)});
+            gin.signal(
+                world_team(ctx.peers), peer,
+                ncclGin_WeakSignalAdd{ctx.signals().combine_ready(ctx.peers.rank), 1 + mark});
         }
     }
 }
@@ -254,14 +256,20 @@ GIMLET_DEVICE bool await_ready(const CombineContext<R>& ctx) {
     GIMLET_ROLLED
     for (std::int32_t rank = thread_index(); rank < ctx.peers.rank_count; rank += block_threads()) {
         WaitStatus status = WaitStatus::ok;
+        std::uint64_t beyond = 0;
         if (ctx.is_lsa(rank)) {
             status = wait_until(scope, WaitTarget{rank, -1, ctx.epoch}, [&](std::uint64_t& seen) {
                 seen = load_acquire<Scope::system>(ready + rank);
-                return static_cast<std::int64_t>(seen - ctx.epoch) >= 0;
+                beyond = seen - ctx.epoch;
+                return static_cast<std::int64_t>(beyond) >= 0;
             });
         } else {
             status = shadow.wait_meet(scope, rank, ctx.contexts().notify_context(),
-                                      ctx.signals().combine_ready(rank), 1);
+                                      ctx.signals().combine_ready(rank), 1, beyond);
+        }
+        if (status == WaitStatus::ok && beyond >= kRefusedMark / 2) {
+            peer_refused(scope, rank);
+            status = WaitStatus::aborted;
         }
         good = good && status == WaitStatus::ok;
     }
@@ -280,8 +288,9 @@ GIMLET_DEVICE void finish(const CombineContext<R>& ctx) {
     }
     block_sync();
     if (*ctx.verdict == 0) return;
-    if (!block_any(ctx.poisoned())) settle_chunks(ctx);
-    block_sync();
+    const bool failed = block_any(ctx.poisoned());
+    if (!failed) settle_chunks(ctx);
+    close_step<R>(ctx.peers, ctx.epochs, failed);
     if (thread_index() == 0) store_relaxed<Scope::gpu>(&ctx.epochs->combine, ctx.epoch);
 }
 
@@ -292,10 +301,15 @@ GIMLET_GLOBAL void __launch_bounds__(kCombineThreads, 1)
     const CombineRing ring(ctx);
     announce_ready(ctx);
     set_up_ring(ring);
-    fill_combine_tables(ctx);
+    if (thread_index() == 0) *ctx.verdict = refuse_if_asked(ctx) ? 1u : 0u;
+    if (args.refuse == 0) {
+        fill_combine_tables(ctx);
+    } else {
+        block_sync();  // there may be no routing
+    }
     LaneRow first{};
     if (ring.loads()) first = lane_row(ctx, ring.first_token);
-    if (await_ready(ctx)) {
+    if (*ctx.verdict == 0 && await_ready(ctx)) {
         if constexpr (R == Reach::gin) push_chunks(ctx);
         if (ring.loads()) {
             load_tokens(ctx, ring, first);

@@ -10,6 +10,7 @@
 #include "device/core/wait.hpp"
 #include "device/kernels/combine_shared.hpp"
 #include "device/kernels/reach.hpp"
+#include "device/kernels/report_board.hpp"
 #include "device/sync/signal_shadow.hpp"
 
 // The GIN half of combine: ranks that processed a token push its rows home in chunks of consecutive
@@ -29,6 +30,7 @@ struct CombineContext {
     EpochWords* epochs;
     std::uint64_t epoch;
     std::int32_t parity;
+    bool failed;  ///< an earlier step has failed; threads may see this differently
 
     GIMLET_DEVICE explicit CombineContext(const CombineArgs& a)
         : args(a), exchange(a.exchange), peers(a.exchange.peers) {
@@ -39,12 +41,19 @@ struct CombineContext {
         verdict = reinterpret_cast<std::uint32_t*>(shared + layout.verdict);
         epochs = reinterpret_cast<EpochWords*>(peers.local + peers.layout.epochs);
         epoch = epochs->combine + 1;
+        failed = failed_before(epochs);
         parity = static_cast<std::int32_t>(epoch % kBufferCount);
     }
     GIMLET_DEVICE bool rank_major() const { return exchange.layout == Layout::rank_major; }
     GIMLET_DEVICE bool is_lsa(std::int32_t rank) const {
         return R == Reach::lsa || is_lsa_peer(peers, rank);
     }
+    /// The step belongs to the other buffer than the addresses of this call.
+    GIMLET_DEVICE bool wrong_buffer() const {
+        return args.expected_parity >= 0 && args.expected_parity != parity;
+    }
+    /// This rank gives nothing in this step.
+    GIMLET_DEVICE bool refuses() const { return failed || wrong_buffer() || args.refuse != 0; }
     GIMLET_DEVICE SignalMap signals() const { return SignalMap{peers.rank_count}; }
     GIMLET_DEVICE ContextMap contexts() const { return ContextMap{peers.gin_context_count}; }
     GIMLET_DEVICE std::int32_t count(std::int32_t source, std::int32_t word) const {

@@ -29,7 +29,12 @@ GIMLET_DEVICE void set_up(const DispatchContext<R>& ctx, const DispatchSharedLay
 template <Reach R>
 GIMLET_DEVICE bool find_slots(const DispatchContext<R>& ctx, const TokenBatch& first) {
     const bool fresh = ctx.args.mode == RoutingMode::fresh;
-    if (fresh) count_tokens(ctx, first);
+    if (thread_index() == 0 && refuse_if_asked(ctx)) *ctx.verdict = 1;
+    if (fresh) {
+        count_tokens(ctx, first);
+    } else {
+        block_sync();  // the verdict
+    }
     // Not before the choices are here, which these loads would delay.
     start_loads(ctx);
     if (!send_counts(ctx)) return false;
@@ -145,7 +150,7 @@ GIMLET_DEVICE void finish(const DispatchContext<R>& ctx) {
         announce_rows(ctx);
         if (await_rows(ctx)) settle_gin(ctx);
     }
-    block_sync();
+    close_step<R>(ctx.peers, ctx.epochs, block_any(ctx.poisoned()));
     if (thread_index() == 0) store_relaxed<Scope::gpu>(&ctx.epochs->dispatch, ctx.epoch);
 }
 

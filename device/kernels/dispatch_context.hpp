@@ -9,13 +9,14 @@
 #include "device/core/wait.hpp"
 #include "device/kernels/dispatch_shared.hpp"
 #include "device/kernels/reach.hpp"
+#include "device/kernels/report_board.hpp"
 
 namespace gimlet::device {
 
 /// Header word of a count row: what kind of step the sender is in.
 enum class StepHeader : std::uint32_t { fresh = 0, cached = 1 };
 
-/// Mark of a count word: its sender refused its own input and will send no rows.
+/// Mark of a header or count word: its sender refuses the step and will send no rows.
 inline constexpr std::uint32_t kRefused = 1u << 31;
 
 /// Tagged words carry their epoch's low half beside a 32-bit value, so that one relaxed 8-byte
@@ -60,6 +61,7 @@ struct DispatchContext {
     EpochWords* epochs;
     std::uint64_t epoch;
     std::int32_t parity;
+    bool failed;               ///< an earlier step has failed; threads may see this differently
     std::int32_t token_begin;  ///< this block's tokens: [token_begin, token_end)
     std::int32_t token_end;
     std::int32_t tokens_per_warp;
@@ -87,6 +89,7 @@ struct DispatchContext {
         verdict = reinterpret_cast<std::uint32_t*>(shared + layout.verdict);
         epochs = reinterpret_cast<EpochWords*>(peers.local + peers.layout.epochs);
         epoch = epochs->dispatch + 1;
+        failed = failed_before(epochs);
         parity = static_cast<std::int32_t>(epoch % kBufferCount);
         tokens_per_warp = k.tokens_per_warp;
         group_bits = k.group_bits;
@@ -111,6 +114,12 @@ struct DispatchContext {
     GIMLET_DEVICE bool is_lsa(std::int32_t rank) const {
         return R == Reach::lsa || is_lsa_peer(peers, rank);
     }
+    /// The step belongs to the other buffer than the addresses of this call.
+    GIMLET_DEVICE bool wrong_buffer() const {
+        return args.expected_parity >= 0 && args.expected_parity != parity;
+    }
+    /// This rank sends nothing in this step, whatever its tokens are.
+    GIMLET_DEVICE bool refuses() const { return failed || wrong_buffer() || args.refuse != 0; }
     GIMLET_DEVICE SignalMap signals() const { return SignalMap{peers.rank_count}; }
     GIMLET_DEVICE ContextMap contexts() const { return ContextMap{peers.gin_context_count}; }
 

@@ -362,7 +362,8 @@ GIMLET_DEVICE StepHeader step_header(const DispatchContext<R>& ctx) {
 template <Reach R>
 GIMLET_DEVICE void send_headers(const DispatchContext<R>& ctx) {
     if (warp_index() != warp_count() - 1) return;
-    const std::uint64_t header = tagged(ctx.epoch, static_cast<std::uint32_t>(step_header(ctx)));
+    const std::uint64_t header = tagged(
+        ctx.epoch, static_cast<std::uint32_t>(step_header(ctx)) | (ctx.refuses() ? kRefused : 0u));
     GIMLET_ROLLED
     for (std::int32_t i = lane_index(); i < served_count(ctx); i += kWarpSize) {
         // Release: what this rank read of the receive buffers in earlier steps is over before the
@@ -453,7 +454,7 @@ GIMLET_DEVICE bool receive_count_word(const DispatchContext<R>& ctx, std::int32_
     const auto low = static_cast<std::uint32_t>(value);
     const bool counts = index > 0;
     const StepHeader own = step_header(ctx);
-    const bool refused = counts && (low & kRefused) != 0;
+    const bool refused = (low & kRefused) != 0;
     if (refused || (!counts && static_cast<StepHeader>(low) != own)) {
         report_fault(scope, WaitTarget{source, -1, static_cast<std::uint64_t>(own)},
                      refused ? DeviceFault::peer_refused : DeviceFault::mode_mismatch, low, 0);

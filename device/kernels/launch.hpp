@@ -35,6 +35,14 @@ cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream);
 /// Collective: gpu_barrier over all ranks of the handles.
 cudaError_t launch_barrier(const BarrierArgs& args, const KernelShape& shape, cudaStream_t stream);
 
+/// Local: copies the report board of this rank into host-mapped memory; waits a grace for the ranks
+/// that have not reported.
+cudaError_t launch_collect(const CollectArgs& args, cudaStream_t stream);
+
+/// Collective; no other kernel of the window runs on any rank from before the first call to after
+/// the last one's end.
+cudaError_t launch_recover(const RecoverArgs& args, cudaStream_t stream);
+
 /// Local: see UnpackArgs.
 cudaError_t launch_unpack(const UnpackArgs& args, std::int32_t block_count, cudaStream_t stream);
 

@@ -44,12 +44,28 @@ class SignalShadow {
     /// Deadline: wait_until's; `peer` is the world rank that is named as missing.
     GIMLET_DEVICE WaitStatus wait_meet(const WaitScope& scope, std::int32_t peer, int context,
                                        std::uint32_t signal, std::uint64_t delta) const {
+        std::uint64_t beyond = 0;
+        return wait_meet(scope, peer, context, signal, delta, beyond);
+    }
+
+    /// The same; `beyond` tells by how much the signal exceeded that (only after ok).
+    GIMLET_DEVICE WaitStatus wait_meet(const WaitScope& scope, std::int32_t peer, int context,
+                                       std::uint32_t signal, std::uint64_t delta,
+                                       std::uint64_t& beyond) const {
         const ncclGin gin = gin_context(peers_, context);
         const std::uint64_t target = expected(context, signal) + delta;
         return wait_until(scope, WaitTarget{peer, context, target}, [&](std::uint64_t& seen) {
             seen = gin.readSignal(signal, 64, cuda::memory_order_acquire);
-            return static_cast<std::int64_t>(seen - target) >= 0;
+            beyond = seen - target;
+            return static_cast<std::int64_t>(beyond) >= 0;
         });
+    }
+
+    /// Takes the signal as it stands for all that earlier steps amount to. Only while no signal is
+    /// on its way.
+    GIMLET_DEVICE void take_as_is(int context, std::uint32_t signal) const {
+        const ncclGin gin = gin_context(peers_, context);
+        *word(context, signal) = gin.readSignal(signal, 64, cuda::memory_order_acquire);
     }
 
     /// Waits until the signal is at least `least` beyond what is expected, takes all that came into

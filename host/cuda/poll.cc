@@ -21,7 +21,11 @@ std::uint64_t steady_ns() {
 
 PollResult poll_stream(cudaStream_t stream, std::uint64_t timeout_ns,
                        const std::function<bool()>& ready, const char* what, int rank) {
+    // On a busy machine a yield costs many milliseconds, and a simulated device moves only while it
+    // is polled.
+    constexpr std::uint64_t kYieldEveryNs = 2'000'000;
     const std::uint64_t start_ns = steady_ns();
+    std::uint64_t yielded_ns = start_ns;
     while (true) {
         if (ready()) return PollResult::ready;
         const cudaError_t state = cudaStreamQuery(stream);
@@ -30,10 +34,13 @@ PollResult poll_stream(cudaStream_t stream, std::uint64_t timeout_ns,
             return ready() ? PollResult::ready : PollResult::stream_done;
         }
         if (state != cudaErrorNotReady) cuda_check(state, what, rank);
-        if (steady_ns() - start_ns > timeout_ns) {
+        const std::uint64_t now_ns = steady_ns();
+        if (now_ns - start_ns > timeout_ns) {
             return ready() ? PollResult::ready : PollResult::timeout;
         }
+        if (now_ns - yielded_ns < kYieldEveryNs) continue;
         std::this_thread::yield();
+        yielded_ns = steady_ns();
     }
 }
 

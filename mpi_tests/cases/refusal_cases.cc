@@ -76,6 +76,7 @@ void bad_calls(CaseContext& context) {
             context.expect_error(ErrorCode::invalid_argument, all, [&] {
                 exchange->dispatch(inputs, &routing, CountMode::device, stream.get());
             });
+            exchange->recover();
         };
         inputs.token_count = config.max_tokens + 1;
         refuses({"token_count is 17", "0..16"});
@@ -94,11 +95,13 @@ void bad_calls(CaseContext& context) {
         context.expect_error(ErrorCode::invalid_argument, {"routing is empty"}, [&] {
             exchange->dispatch({}, &empty, CountMode::device, stream.get());
         });
+        exchange->recover();
         context.expect_error(ErrorCode::invalid_usage, {"no dispatch has filled"},
                              [&] { exchange->dispatch_cached({}, &routing, stream.get()); });
+        exchange->recover();
         context.expect_error(ErrorCode::invalid_usage, {"no dispatch has filled"},
                              [&] { exchange->combine({}, routing, stream.get()); });
-        // Nothing of this has reached the device: the Exchange works.
+        exchange->recover();
         const RoutingTable table = generate_routing(small_routing(config, context.size()));
         Rehearsal rehearsal(*exchange, table);
         context.expect_same(rehearsal.step(CountMode::device, stream.get()), "after refused calls");

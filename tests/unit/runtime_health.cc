@@ -77,3 +77,64 @@ TEST_CASE("a record counts only when it is complete", "[runtime][health]") {
     CHECK_FALSE(read_device_error(&error).has_value());
     CHECK_FALSE(read_device_error(nullptr).has_value());
 }
+
+TEST_CASE("the group's report names who never came", "[runtime][health]") {
+    std::vector<std::optional<DeviceError>> records(4);
+    for (const int rank : {0, 1, 2}) {
+        DeviceError error = record(DeviceFault::timed_out, Primitive::count_exchange);
+        error.rank = rank;
+        error.peer = 3;
+        records[static_cast<std::size_t>(rank)] = error;
+    }
+    const GroupReport report = make_group_report(records);
+    CHECK(report.suspects == std::vector<int>{3});
+    CHECK_THAT(report.cause,
+               contains_text("rank 3 (it never entered the step; no report from it)") &&
+                   contains_text("0-2 wait in count_exchange of dispatch 17"));
+    CHECK_THAT(report.text, contains_text("no report: ranks 3"));
+}
+
+TEST_CASE("the group's report follows waits to the one who started it", "[runtime][health]") {
+    // 0 waits for the rows of 1, which waits for the counts of 2, which says nothing.
+    std::vector<std::optional<DeviceError>> records(3);
+    records[0] = record(DeviceFault::timed_out, Primitive::dispatch_arrival);
+    records[0]->rank = 0;
+    records[0]->peer = 1;
+    records[1] = record(DeviceFault::timed_out, Primitive::dispatch_arrival);
+    records[1]->rank = 1;
+    records[1]->peer = 2;
+    const GroupReport report = make_group_report(records);
+    CHECK(report.suspects == std::vector<int>{2});
+    CHECK_THAT(report.cause, contains_text("entered the step, but its data is missing"));
+}
+
+TEST_CASE("a rank that refused is the cause, whatever the others say", "[runtime][health]") {
+    std::vector<std::optional<DeviceError>> records(3);
+    records[0] = record(DeviceFault::timed_out, Primitive::dispatch_arrival);
+    records[1] = record(DeviceFault::duplicate_expert, Primitive::none);
+    records[2] = record(DeviceFault::peer_refused, Primitive::count_exchange);
+    records[2]->peer = 1;
+    const GroupReport report = make_group_report(records);
+    CHECK(report.suspects == std::vector<int>{1});
+    CHECK_THAT(report.cause, contains_text("rank 1: dispatch 17: token 7 names expert"));
+}
+
+TEST_CASE("no record, no cause", "[runtime][health]") {
+    const GroupReport report = make_group_report(std::vector<std::optional<DeviceError>>(8));
+    CHECK(report.cause.empty());
+    CHECK(report.text.empty());
+    CHECK(report.suspects.empty());
+}
+
+TEST_CASE("a report of very many ranks is bounded", "[runtime][health]") {
+    std::vector<std::optional<DeviceError>> records(1000);
+    for (std::size_t rank = 0; rank + 1 < records.size(); ++rank) {
+        records[rank] = record(DeviceFault::timed_out, Primitive::combine_ready);
+        records[rank]->rank = static_cast<int>(rank);
+        records[rank]->peer = 999;
+    }
+    const GroupReport report = make_group_report(records);
+    CHECK(report.suspects == std::vector<int>{999});
+    CHECK(report.text.size() < 8192);
+    CHECK_THAT(report.text, contains_text("and 983 more ranks"));
+}

@@ -163,12 +163,12 @@ TEST_CASE("GIN resources exist only where a peer needs them", "[runtime][plan]")
     const Plan plan = make_plan(config, machine(8, 4));
     CHECK(plan.gin_peer_count == 4);
     CHECK(plan.kernels.gin_context_count == 4);
-    CHECK(plan.signal_count == 40);
+    CHECK(plan.signal_count == 56);
     CHECK(plan.send_capacity == 64 * 4);
     CHECK(plan.shape.chunk_slots == 64 * 4 / 8 + 32 + 1);
     const auto request = plan.device_comm_request();
     CHECK(request.gin_connection == GinConnection::full);
-    CHECK(request.gin_signal_count == 40);
+    CHECK(request.gin_signal_count == 56);
     CHECK(make_plan(config, machine(8, 1)).send_capacity == 64 * 4);
     CHECK(make_plan(config, machine(2, 1)).send_capacity == 64);
     config.layout = Layout::expert_major;

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "device/channel/context_map.hpp"
+#include "device/core/group.hpp"
+#include "device/core/memory.hpp"
+#include "device/core/peer.hpp"
+#include "device/core/wait.hpp"
+#include "device/kernels/reach.hpp"
+
+// What a failed step leaves behind: the rank's record at every peer, and the word that keeps the
+// steps queued behind it from waiting for their own deadlines.
+namespace gimlet::device {
+
+/// True between a failed step and the recovery. Another kernel of the rank may be storing it: let
+/// one thread of a block ask for all.
+GIMLET_DEVICE bool failed_before(const EpochWords* epochs) {
+    return load_relaxed<Scope::gpu>(&epochs->failed) != 0;
+}
+
+/// Fails a step before it began: an earlier one failed (that record stands), the host refused the
+/// arguments, or the addresses belong to the other buffer. One thread.
+GIMLET_DEVICE_COLD void refuse_step(WaitScope scope, std::int32_t expected_parity,
+                                    bool failed_before, bool host_refused) {
+    if (!failed_before) {
+        const WaitTarget target{-1, -1, static_cast<std::uint64_t>(expected_parity)};
+        report_fault(scope, target,
+                     host_refused ? DeviceFault::host_refused : DeviceFault::wrong_buffer,
+                     scope.epoch, 0);
+    }
+    poison_step(scope);
+}
+
+/// The same if the context of a dispatch or combine says so. One thread a block.
+template <class Context>
+GIMLET_DEVICE bool refuse_if_asked(const Context& ctx) {
+    if (!ctx.refuses()) return false;
+    refuse_step(ctx.wait_scope(Primitive::none), ctx.args.expected_parity, ctx.failed,
+                ctx.args.refuse != 0);
+    return true;
+}
+
+/// Fails a step because `peer` has refused it. One thread.
+GIMLET_DEVICE_COLD void peer_refused(WaitScope scope, std::int32_t peer) {
+    report_fault(scope, WaitTarget{peer, -1, scope.epoch}, DeviceFault::peer_refused, scope.epoch,
+                 0);
+    poison_step(scope);
+}
+
+/// Copies this rank's record to the report board of every rank: LSA peers by stores (release,
+/// system scope), the others by one put with a weak signal each.
+///
+/// Who: all threads of one block, converged; at most once between two recoveries (the GIN source is
+/// not flushed).
+/// Before: the record is complete, or there is none: then nothing is sent. Nobody waits for a
+/// report but the host's collect kernel, with a deadline of its own.
+template <Reach R>
+GIMLET_DEVICE_COLD void share_report(const PeerHandles& peers) {
+    constexpr int kWords = static_cast<int>(sizeof(DeviceError) / 8);
+    if (peers.error == nullptr) return;
+    auto* const own = local_word<std::uint64_t>(peers, peers.layout.report_send);
+    if (thread_index() == 0 &&
+        load_acquire<Scope::system>(&peers.error->state) == kDeviceErrorComplete) {
+        const auto* from = reinterpret_cast<const std::uint64_t*>(peers.error);
+        GIMLET_ROLLED
+        for (int i = 0; i < kWords; ++i) own[i] = from[i];
+    }
+    block_sync();
+    if (static_cast<std::uint32_t>(own[0]) != kDeviceErrorComplete) return;
+    const std::uint64_t entry =
+        peers.layout.reports + static_cast<std::uint64_t>(peers.rank) * sizeof(DeviceError);
+    GIMLET_ROLLED
+    for (std::int32_t peer = thread_index(); peer < peers.rank_count; peer += block_threads()) {
+        if (R == Reach::lsa || is_lsa_peer(peers, peer)) {
+            auto* const to = peer_word<std::uint64_t>(peers, peer, entry);
+            GIMLET_ROLLED
+            for (int i = 1; i < kWords; ++i) store_relaxed<Scope::system>(to + i, own[i]);
+            store_release<Scope::system>(to, own[0]);
+            continue;
+        }
+        if constexpr (R == Reach::gin) {
+            const ContextMap contexts{peers.gin_context_count};
+            const ncclGin gin = gin_context(peers, contexts.notify_context());
+            gin.put(world_team(peers), peer, peers.window, entry, peers.window,
+                    peers.layout.report_send, sizeof(DeviceError),
+                    ncclGin_WeakSignalInc{SignalMap{peers.rank_count}.report(peers.rank)});
+        }
+    }
+}
+
+/// Last act of a step, by all threads of its last block: a failed step tells the peers and marks
+/// the rank. Ends with a block barrier.
+template <Reach R>
+GIMLET_DEVICE void close_step(const PeerHandles& peers, EpochWords* epochs, bool failed) {
+    if (failed && !block_any(failed_before(epochs))) {
+        share_report<R>(peers);
+        if (thread_index() == 0) store_relaxed<Scope::gpu>(&epochs->failed, 1);
+    }
+    block_sync();
+}
+
+}  // namespace gimlet::device

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/step_guard.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "device/kernels/launch.hpp"
+#include "host/base/log.hpp"
+#include "host/cuda/check.hpp"
+#include "host/cuda/poll.hpp"
+#include "runtime/core.hpp"
+
+namespace gimlet {
+namespace {
+
+/// What a rank brings to a recovery.
+struct Testimony {
+    DeviceError record;
+    StepPosition position;
+    CapturedParity captured;
+    std::uint64_t fence;
+};
+
+/// The newest of some positions that lie close together; numbers may have wrapped.
+std::uint64_t newest(std::uint64_t a, std::uint64_t b) {
+    return static_cast<std::int64_t>(a - b) >= 0 ? a : b;
+}
+
+/// The first number beyond `position` whose buffer is `parity`.
+std::uint64_t next_of_parity(std::uint64_t position, std::int32_t parity) {
+    const std::uint64_t next = position + 1;
+    return next % kBufferCount == static_cast<std::uint64_t>(parity) ? next : next + 1;
+}
+
+}  // namespace
+
+StepGuard::StepGuard(RuntimeCore& core, const char* subject)
+    : core_(&core), subject_(subject), record_(1, core.rank()) {}
+
+void StepGuard::arm(const PeerHandles& peers, const SymmetricWindow& window,
+                    const StepPosition& start) {
+    peers_ = peers;
+    window_ = &window;
+    std::exception_ptr failure;
+    try {
+        clean_up(start, 0);
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    check_all_succeeded(*core_->bootstrap, "the first words of a window", failure);
+}
+
+bool StepGuard::failed() const noexcept {
+    return code_ || read_device_error(record_.host());
+}
+
+GroupReport StepGuard::collect_reports() const {
+    std::vector<std::optional<DeviceError>> records(static_cast<std::size_t>(peers_.rank_count));
+    const auto own = static_cast<std::size_t>(peers_.rank);
+    try {
+        DeviceError* const host = core_->group_records.host();
+        std::fill_n(host, records.size(), DeviceError{});
+        const CollectArgs args{peers_, core_->group_records.device(), kReportGraceNs};
+        const cudaStream_t stream = core_->side_stream.get();
+        cuda_check(launch_collect(args, stream), "launch_collect", peers_.rank);
+        // The kernel ends by itself; only work that leaves it no room on the GPU can keep it.
+        wait_stream(stream, host_deadline_ns(kReportGraceNs), "the report board", peers_.rank);
+        for (std::size_t r = 0; r < records.size(); ++r) records[r] = read_device_error(host + r);
+    } catch (const Error& error) {
+        log(LogLevel::warn, peers_.rank, "the other ranks' reports are missing: {}",
+            error.message());
+    }
+    if (!records[own]) records[own] = read_device_error(record_.host());
+    return make_group_report(std::move(records), core_->excluded_ranks());
+}
+
+void StepGuard::learn(ErrorCode code, std::string report) {
+    code_ = code;
+    report_ = std::move(report);
+    error_ = read_device_error(record_.host());
+    group_ = collect_reports();
+    if (!group_->cause.empty()) report_ += "; the group says: " + group_->cause;
+    const auto first = std::find_if(group_->records.begin(), group_->records.end(),
+                                    [](const auto& record) { return record.has_value(); });
+    // One rank speaks for the group.
+    const bool speaks = first - group_->records.begin() == peers_.rank;
+    log(speaks ? LogLevel::error : LogLevel::info, peers_.rank, "{}: {}", subject_,
+        speaks ? group_->text : report_);
+}
+
+void StepGuard::check() {
+    if (!code_) {
+        const auto error = read_device_error(record_.host());
+        if (!error) return;
+        learn(error_code_of(error->fault), describe(*error));
+    }
+    throw Error(*code_, peers_.rank, report_);
+}
+
+void StepGuard::fail(ErrorCode code, std::string report) {
+    if (!code_) learn(code, std::move(report));
+    throw Error(*code_, peers_.rank, report_);
+}
+
+Health StepGuard::health() const {
+    Health health;
+    health.error = error_ ? error_ : read_device_error(record_.host());
+    health.group = group_;
+    if (code_ || health.error) health.state = HealthState::failed;
+    health.report = code_ ? report_ : health.error ? describe(*health.error) : "";
+    return health;
+}
+
+StepPosition StepGuard::device_position() const {
+    EpochWords words{};
+    detail::device_copy(&words, window_->local(peers_.layout.epochs), sizeof words, peers_.rank);
+    return {words.dispatch, words.combine, words.barrier};
+}
+
+void StepGuard::clean_up(const StepPosition& target, std::uint64_t fence) {
+    record_[0] = DeviceError{};
+    const RecoverArgs args{peers_,         target.dispatch, target.combine,
+                           target.barrier, fence,           fence - fence_};
+    const cudaStream_t stream = core_->side_stream.get();
+    cuda_check(launch_recover(args, stream), "launch_recover", peers_.rank);
+    fence_ = fence;
+    wait_stream(stream, host_deadline_ns(peers_.deadline_ns), "recover", peers_.rank);
+    if (const auto error = read_device_error(record_.host())) {
+        raise_text(error_code_of(error->fault), peers_.rank, describe(*error));
+    }
+}
+
+GroupReport StepGuard::recover(const CapturedParity& captured, StepPosition* position) {
+    Bootstrap& bootstrap = *core_->bootstrap;
+    std::exception_ptr failure;
+    Testimony mine{};
+    try {
+        cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", peers_.rank);
+        mine = {error_ ? *error_ : record_[0], device_position(), captured, fence_};
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    check_all_succeeded(bootstrap, "the wait for the device before a recovery", failure);
+    const auto all = bootstrap.all_gather_values(mine);
+
+    std::vector<std::optional<DeviceError>> records(static_cast<std::size_t>(peers_.rank_count));
+    StepPosition target = all[0].position;
+    CapturedParity parity;
+    std::uint64_t fence = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        const auto rank = static_cast<std::size_t>(core_->live_ranks[i]);
+        if (all[i].record.state == kDeviceErrorComplete) records[rank] = all[i].record;
+        target.dispatch = newest(target.dispatch, all[i].position.dispatch);
+        target.combine = newest(target.combine, all[i].position.combine);
+        target.barrier = newest(target.barrier, all[i].position.barrier);
+        if (parity.dispatch < 0) parity = all[i].captured;
+        fence = std::max(fence, all[i].fence);
+    }
+    target.dispatch = next_of_parity(target.dispatch, std::max(parity.dispatch, 0));
+    target.combine = next_of_parity(target.combine, std::max(parity.combine, 0));
+    ++target.barrier;
+    GroupReport report = make_group_report(std::move(records), core_->excluded_ranks());
+
+    const DeviceError before = record_[0];
+    try {
+        clean_up(target, fence + 1);
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    try {
+        check_all_succeeded(bootstrap, "the recovery", failure);
+    } catch (const Error& error) {
+        // Some words are new, some are old: nothing may run before a recovery that succeeds.
+        if (!code_) code_ = error.code();
+        if (report_.empty()) report_ = error.message();
+        record_[0] = before;
+        throw;
+    }
+    code_.reset();
+    report_.clear();
+    error_.reset();
+    group_.reset();
+    *position = target;
+    return report;
+}
+
+}  // namespace gimlet
