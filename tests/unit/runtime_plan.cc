@@ -315,3 +315,34 @@ TEST_CASE("traffic is exact for a counted step", "[runtime][stats]") {
     CHECK_THROWS_WITH(compute_traffic(plan, std::vector<std::int32_t>(3)),
                       contains_text("3 words"));
 }
+
+TEST_CASE("sizes beyond 32 bits", "[runtime][plan]") {
+    MoeConfig config = good_config();
+    config.expert_count = 256;
+    config.topk = 8;
+    config.hidden = 7168;
+    config.max_tokens = 8192;
+    const Plan plan = make_plan(config, machine(64, 8));
+    const std::int64_t rows = std::int64_t{64} * 8192;
+    CHECK(plan.row_capacity == rows);
+    REQUIRE(rows * config.hidden > std::int64_t{1} << 31);
+    const auto bytes = static_cast<std::uint64_t>(rows) * 14336;
+    REQUIRE(bytes > std::uint64_t{1} << 32);
+    CHECK(plan.regions.recv_rows[1] - plan.regions.recv_rows[0] >= bytes);
+    CHECK(plan.regions.combine_rows[1] - plan.regions.combine_rows[0] >= bytes);
+    CHECK(plan.window_bytes >= 4 * bytes);
+    CHECK(plan.window_layout().total_bytes() == plan.window_bytes);
+
+    // Identical tokens: every rank sends all of its rows to rank 0.
+    const int words = plan.shape.count_row_words();
+    std::vector<std::int32_t> counts(static_cast<std::size_t>(64 * words));
+    for (int s = 0; s < 64; ++s) counts[static_cast<std::size_t>(s * words + 1)] = 8192;
+    const StepTraffic traffic = compute_traffic(plan, counts);
+    CHECK(traffic.rows_received == rows);
+    // As many of their rows as LSA peers pull, and the others that are pushed home.
+    CHECK(traffic.combine_bytes_sent >= static_cast<std::int64_t>(bytes) - std::int64_t{8192} * 14336);
+
+    // Rows beyond 2^31 do not fit a slot number.
+    config.max_tokens = 1 << 30;
+    CHECK_THROWS_WITH(make_plan(config, machine(64, 8)), contains_text("max_recv_rows"));
+}
