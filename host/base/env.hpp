@@ -20,6 +20,9 @@ enum class EnvVar : int {
     emu_sms,               ///< GIMLET_EMU_SMS
     emu_gin,               ///< GIMLET_EMU_GIN
     emu_devices,           ///< GIMLET_EMU_DEVICES
+    rma_engine,            ///< GIMLET_RMA_ENGINE
+    rma_timeout_ms,        ///< GIMLET_RMA_TIMEOUT_MS
+    rma_cuda_library,      ///< GIMLET_RMA_CUDA_LIBRARY
     nccl_lsa_team_size,    ///< NCCL_LSA_TEAM_SIZE
     nccl_gin_enable,       ///< NCCL_GIN_ENABLE
     nccl_gin_type,         ///< NCCL_GIN_TYPE

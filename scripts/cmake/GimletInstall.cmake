@@ -25,6 +25,10 @@ if(TARGET gimlet_cli)
   install(TARGETS gimlet_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
+if(TARGET gimlet_rma_plugin)
+  install(TARGETS gimlet_rma_plugin LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+
 set(gimlet_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/gimlet)
 foreach(set gimletTargets gimletCTargets)
   install(
