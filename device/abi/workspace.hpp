@@ -38,8 +38,9 @@ struct WorkspaceShape {
 ///
 /// Writers, one domain a word: [P] peers by LSA or GIN, [L] this rank's kernels only.
 struct WorkspaceLayout {
-    std::uint64_t nvlink_barrier;  ///< [P] two int32 phase words, then [L] u64 counter: see
-                                   ///< NvlinkBarrierWords
+    std::uint64_t nvlink_counter;  ///< [L] u64: number of the newest nvlink_barrier
+    std::uint64_t nvlink_flags;    ///< [P] u32[R], by LSA index: nvlink_barriers that this member
+                                   ///< has arrived at
     std::uint64_t block_barrier;   ///< [P] int32 per rank
     std::uint64_t count_rows;  ///< [P] u64[kBufferCount][R][count_row_words]: epoch << 32 | value
     std::uint64_t
@@ -66,7 +67,8 @@ struct WorkspaceLayout {
             at = align_up(at + bytes, kRegionAlignment);
             return offset;
         };
-        layout.nvlink_barrier = place(128);
+        layout.nvlink_counter = place(8);
+        layout.nvlink_flags = place(ranks * 4);
         layout.block_barrier = place(ranks * 4);
         layout.count_rows = place(kBufferCount * ranks * row * 8);
         layout.dispatch_arrival = place(ranks * 8);
@@ -85,14 +87,6 @@ struct WorkspaceLayout {
         return layout;
     }
 };
-
-/// State of nvlink_barrier: bits 0 and 1 of `counter` give phase and sign of the next barrier.
-/// Peers add to `phase`.
-struct NvlinkBarrierWords {
-    std::int32_t phase[2];
-    std::uint64_t counter;
-};
-static_assert(sizeof(NvlinkBarrierWords) == 16);
 
 /// Step numbers and per-kernel bookkeeping of one rank. A step's epoch is the stored value plus
 /// one; the last block of the kernel stores it. `finished` counts blocks with atomicInc and wraps

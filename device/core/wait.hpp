@@ -79,9 +79,9 @@ GIMLET_DEVICE bool step_poisoned(const WaitScope& scope) {
 /// record, so the claim is at GPU scope: not every host offers atomics over PCIe. The record's
 /// `state` becomes kDeviceErrorComplete by a release at system scope: a host that reads it with
 /// acquire reads a whole record. No remote messages, never waits. Does not poison the step.
-GIMLET_DEVICE_COLD void report_fault(const WaitScope& scope, const WaitTarget& target,
-                                     DeviceFault fault, std::uint64_t seen,
-                                     std::uint64_t elapsed_ns, std::int32_t token = -1) {
+GIMLET_DEVICE_COLD void report_fault(WaitScope scope, WaitTarget target, DeviceFault fault,
+                                     std::uint64_t seen, std::uint64_t elapsed_ns,
+                                     std::int32_t token = -1) {
     DeviceError* const error = scope.error;
     if (error == nullptr) return;
     if (compare_exchange_acq_rel<Scope::gpu>(&error->state, kDeviceErrorFree,
@@ -107,18 +107,24 @@ namespace detail {
 struct WaitClock {
     std::uint64_t start_ns = 0;
     std::uint32_t expired = 0;  ///< looks that found the deadline expired
+    WaitStatus status = WaitStatus::ok;
 };
 
-/// One look at the poison word and the clock; `ok` = go on polling.
-GIMLET_DEVICE_COLD WaitStatus check_deadline(const WaitScope& scope, const WaitTarget& target,
-                                             std::uint64_t seen, WaitClock* clock) {
-    if (step_poisoned(scope)) return WaitStatus::aborted;
-    const std::uint64_t elapsed_ns = now_ns() - clock->start_ns;
-    if (scope.deadline_ns == 0 || elapsed_ns < scope.deadline_ns) return WaitStatus::ok;
-    if (++clock->expired < scope.patience) return WaitStatus::ok;
+/// One look at the poison word and the clock; `ok` = go on polling. Everything by value: a
+/// reference would put the scope into memory on the way that is not cold.
+GIMLET_DEVICE_COLD WaitClock check_deadline(WaitScope scope, WaitTarget target, std::uint64_t seen,
+                                            WaitClock clock) {
+    if (step_poisoned(scope)) {
+        clock.status = WaitStatus::aborted;
+        return clock;
+    }
+    const std::uint64_t elapsed_ns = now_ns() - clock.start_ns;
+    if (scope.deadline_ns == 0 || elapsed_ns < scope.deadline_ns) return clock;
+    if (++clock.expired < scope.patience) return clock;
     report_fault(scope, target, DeviceFault::timed_out, seen, elapsed_ns);
     poison_step(scope);
-    return WaitStatus::timed_out;
+    clock.status = WaitStatus::timed_out;
+    return clock;
 }
 
 }  // namespace detail
@@ -141,12 +147,13 @@ GIMLET_DEVICE WaitStatus wait_until(const WaitScope& scope, const WaitTarget& ta
     for (std::uint32_t polls = 0;; ++polls) {
         std::uint64_t seen = 0;
         if (probe(seen)) return WaitStatus::ok;
-        if (polls == 0) clock.start_ns = now_ns();
+        // The clock is far away; a wait that ends soon does not look at it.
         if (polls < detail::kTightPolls) continue;
+        if (polls == detail::kTightPolls) clock.start_ns = now_ns();
         sleep_ns(detail::kBackoffNs);
         if (polls % detail::kPollsPerCheck != 0) continue;
-        const WaitStatus status = detail::check_deadline(scope, target, seen, &clock);
-        if (status != WaitStatus::ok) return status;
+        clock = detail::check_deadline(scope, target, seen, clock);
+        if (clock.status != WaitStatus::ok) return clock.status;
     }
 }
 

@@ -24,8 +24,7 @@ namespace gimlet::device {
 /// After true: as nvlink_barrier (release subtractions, one acquire poll for each peer, system
 /// scope, block sync).
 /// Cost: S - 1 remote adds with release, S - 1 local adds at system scope, S - 1 polls by as many
-/// threads. It costs more than nvlink_barrier by the polls; use it where the name of the missing
-/// rank is worth that.
+/// threads.
 /// Deadline: wait_until's for each peer; peer names the missing rank, expected is 0, seen is the
 /// word. After false nobody publishes; a peer that was only late makes the words right again by
 /// itself.

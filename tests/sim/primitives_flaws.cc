@@ -58,7 +58,8 @@ void require_caught(const FlawCase& which) {
 
 TEST_CASE("wrong barriers over NVLink are caught", "[sim][primitives][flaws]") {
     require_caught({"nvlink: no wait", flawed(Meeting::nvlink, Flaw::no_wait)});
-    require_caught({"nvlink: one phase word", flawed(Meeting::nvlink, Flaw::one_phase_word)});
+    require_caught({"nvlink: the counter stays", flawed(Meeting::nvlink, Flaw::counter_stays)});
+    require_caught({"nvlink: the flag of the last", flawed(Meeting::nvlink, Flaw::flag_of_last)});
     require_caught({"block: no wait", flawed(Meeting::block, Flaw::no_wait)});
     require_caught({"block: one-sided", flawed(Meeting::block, Flaw::one_sided)});
 }

@@ -149,28 +149,34 @@ GIMLET_DEVICE std::int32_t look_at(const std::int32_t* word, Flaw flaw) {
 
 /// nvlink_barrier with a fault.
 GIMLET_DEVICE bool flawed_nvlink(const PeerHandles& peers, const WaitScope& scope, Flaw flaw) {
+    auto* const counter = local_word<std::uint64_t>(peers, peers.layout.nvlink_counter);
+    const std::uint64_t last = *counter;
     block_sync();
-    auto* const own = local_word<NvlinkBarrierWords>(peers, peers.layout.nvlink_barrier);
-    const std::uint64_t counter = own->counter;
-    const std::uint64_t phase = flaw == Flaw::one_phase_word ? 0 : counter & 1u;
-    const bool down = flaw == Flaw::one_phase_word ? (counter & 1u) != 0 : (counter >> 1 & 1u) != 0;
     for (std::int32_t i = thread_index(); i < peers.lsa_size; i += block_threads()) {
-        arrive_at(peer_word<std::int32_t>(peers, lsa_member(peers, i), peers.layout.nvlink_barrier,
-                                          phase),
-                  down ? -1 : 1, flaw);
-    }
-    block_sync();
-    WaitStatus status = WaitStatus::ok;
-    if (thread_index() == 0) {
-        own->counter = counter + 1;
-        const std::int32_t target = down ? 0 : peers.lsa_size;
-        if (flaw != Flaw::no_wait) {
-            status = wait_until(scope, WaitTarget{-1, -1, 0}, [&](std::uint64_t& seen) {
-                const std::int32_t value = look_at(own->phase + phase, flaw);
-                seen = static_cast<std::uint32_t>(value);
-                return value == target;
-            });
+        auto* const flag =
+            peer_word<std::uint32_t>(peers, lsa_member(peers, i), peers.layout.nvlink_flags,
+                                     static_cast<std::uint64_t>(peers.lsa_rank));
+        if (flaw == Flaw::relaxed_arrival) {
+            add_relaxed<Scope::system>(flag, 1u);
+        } else {
+            add_release<Scope::system>(flag, 1u);
         }
+    }
+    if (thread_index() == 0 && flaw != Flaw::counter_stays) *counter = last + 1;
+    const std::uint32_t number =
+        static_cast<std::uint32_t>(last) + (flaw == Flaw::flag_of_last ? 0 : 1);
+    WaitStatus status = WaitStatus::ok;
+    for (std::int32_t i = thread_index(); i < peers.lsa_size && flaw != Flaw::no_wait;
+         i += block_threads()) {
+        const auto* const flag = local_word<std::uint32_t>(peers, peers.layout.nvlink_flags,
+                                                           static_cast<std::uint64_t>(i));
+        status = wait_until(scope, WaitTarget{-1, -1, 0}, [&](std::uint64_t& seen) {
+            const std::uint32_t value = flaw == Flaw::relaxed_wait
+                                            ? load_relaxed<Scope::system>(flag)
+                                            : load_acquire<Scope::system>(flag);
+            seen = value;
+            return static_cast<std::int32_t>(value - number) >= 0;
+        });
     }
     return block_ok(status);
 }

@@ -27,7 +27,8 @@ enum class StoreKind : std::int32_t { plain, bulk };
 enum class Flaw : std::int32_t {
     none,
     no_wait,             ///< arrives, and goes on without waiting
-    one_phase_word,      ///< nvlink: always the same word
+    counter_stays,       ///< nvlink: the same number in every barrier
+    flag_of_last,        ///< nvlink: content with the flag of the barrier before
     one_sided,           ///< block: takes no note of its own arrivals
     relaxed_arrival,     ///< arrives without release
     relaxed_wait,        ///< waits without acquire

@@ -2,6 +2,7 @@
 #include "tests/sim/primitives_meeting.hpp"
 
 #include <sstream>
+#include <vector>
 
 #include "tests/sim/primitives_world.hpp"
 
@@ -38,10 +39,12 @@ MeetingArgs meeting_args(const RankWorld& world, const MeetingCase& which, std::
 /// Puts counters and sums to just before they wrap, as if that many barriers had been.
 void move_near_wrap(const RankWorld& world, const MeetingCase& which) {
     if (which.meeting == Meeting::nvlink) {
-        // Two barriers before zero both phases are at their upper end, and signs are down.
-        const std::int32_t size = world.peers().lsa_size;
-        const NvlinkBarrierWords words{{size, size}, ~std::uint64_t{1}};
-        world.write_window(world.peers().layout.nvlink_barrier, &words, sizeof words);
+        const std::uint64_t counter = ~std::uint64_t{1};
+        const std::vector<std::uint32_t> flags(static_cast<std::size_t>(world.peers().rank_count),
+                                               static_cast<std::uint32_t>(counter));
+        const WorkspaceLayout& layout = world.peers().layout;
+        world.write_window(layout.nvlink_counter, &counter, sizeof counter);
+        world.write_window(layout.nvlink_flags, flags.data(), flags.size() * sizeof flags[0]);
     }
     if (which.meeting == Meeting::gin) {
         check(launch_signal_prime(meeting_args(world, which, 1), ~std::uint64_t{1}, which.threads,
