@@ -22,6 +22,11 @@ GIMLET_DEVICE std::uint64_t now_ns() {
 #endif
 }
 
+/// Clock cycles of this SM. Its zero is arbitrary.
+GIMLET_DEVICE std::uint64_t now_cycles() {
+    return static_cast<std::uint64_t>(clock64());
+}
+
 /// The thread gives its issue slots away for about this long, at most twice as long; 1 ms is the
 /// longest.
 GIMLET_DEVICE void sleep_ns(std::uint32_t span_ns) {

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include "device/abi/bench_args.hpp"
 #include "device/abi/kernel_args.hpp"
 
 // The only door from the runtime to the kernels. Each function enqueues one kernel on `stream` and
@@ -42,6 +43,22 @@ cudaError_t launch_collect(const CollectArgs& args, cudaStream_t stream);
 /// Collective; no other kernel of the window runs on any rank from before the first call to after
 /// the last one's end.
 cudaError_t launch_recover(const RecoverArgs& args, cudaStream_t stream);
+
+/// As prepare_kernels, for the two functions below.
+cudaError_t prepare_bench_kernels();
+
+/// Collective over the LSA team or the world of the handles (grid: local): barriers back to back,
+/// timed. The block needs as many threads as there are ranks (NCCL's GIN barrier).
+cudaError_t launch_barrier_bench(BarrierKind kind, const BarrierBenchArgs& args,
+                                 const KernelShape& shape, cudaStream_t stream);
+
+/// Stores and bulk copies: local, `put_count` copies to the peer on `block_count` blocks, not timed
+/// by itself. GIN: collective, rounds that are timed.
+cudaError_t launch_put_bench(const PutBenchArgs& args, std::int32_t block_count,
+                             cudaStream_t stream);
+
+/// Collective over the pairs of ranks that put to each other: round trips of put, signal and wait.
+cudaError_t launch_put_round_bench(const PutBenchArgs& args, cudaStream_t stream);
 
 /// Local: see UnpackArgs.
 cudaError_t launch_unpack(const UnpackArgs& args, std::int32_t block_count, cudaStream_t stream);

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include "device/abi/bench_args.hpp"
 #include "device/abi/kernel_plan.hpp"
 
 namespace gimlet {
@@ -11,6 +12,12 @@ namespace gimlet {
 cudaError_t prepare_dispatch();
 cudaError_t prepare_combine();
 cudaError_t prepare_barrier();
+
+// The bench kernels with GIN's code are files of their own.
+cudaError_t launch_gin_barrier_bench(BarrierKind kind, const BarrierBenchArgs& args,
+                                     const KernelShape& shape, cudaStream_t stream);
+cudaError_t launch_gin_put_stream_bench(const PutBenchArgs& args, cudaStream_t stream);
+cudaError_t launch_gin_put_round_bench(const PutBenchArgs& args, cudaStream_t stream);
 
 /// Lets `kernel` use all of the device's opt-in shared memory.
 template <typename Args>

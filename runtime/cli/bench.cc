@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -15,6 +17,7 @@
 #include "host/base/version.hpp"
 #include "host/cuda/check.hpp"
 #include "host/cuda/stream.hpp"
+#include "runtime/cli/bench_cases.hpp"
 #include "runtime/cli/bench_measure.hpp"
 #include "runtime/cli/commands.hpp"
 #include "runtime/cli/session.hpp"
@@ -39,8 +42,18 @@ struct BenchOptions {
     std::string index = "int64";
     std::string json_path;
     int flush_mib = 128;
+    PrimitiveBenchOptions primitives;
     MeasureOptions measure;
     MoeConfig shape;  ///< geometry overrides
+
+    bool has_case(const std::string& name) const {
+        return std::find(cases.begin(), cases.end(), name) != cases.end();
+    }
+    bool has_exchange_case() const {
+        return std::any_of(cases.begin(), cases.end(), [](const std::string& name) {
+            return name != "barrier" && name != "put";
+        });
+    }
 };
 
 /// What one case moved at least, and how long it took.
@@ -180,7 +193,7 @@ nlohmann::json to_json(const CaseResult& result, const Runtime& runtime, double 
             {"commit", git_hash()}};
 }
 
-void print_table(const std::vector<CaseResult>& results, double ceiling) {
+Table table_of(const std::vector<CaseResult>& results, double ceiling) {
     Table table({"case", "type", "routing", "T", "H", "floor us", "time us", "ratio", "best us",
                  "wall us", "host us"});
     for (const CaseResult& r : results) {
@@ -191,52 +204,92 @@ void print_table(const std::vector<CaseResult>& results, double ceiling) {
                    fmt::format("{:.1f}", r.timing.best_us), fmt::format("{:.1f}", r.timing.wall_us),
                    fmt::format("{:.1f}", r.timing.host_us)});
     }
-    std::fputs(table.text().c_str(), stdout);
+    return table;
+}
+
+CaseReport bench_exchanges(Runtime& runtime, const BenchOptions& options, Measure& measure,
+                           double ceiling, const std::function<void()>& tick) {
+    std::vector<CaseResult> results;
+    ShapeBench bench(runtime, options, measure);
+    for (const auto& type : options.types) {
+        for (const auto& routing : options.routings) {
+            for (const int hidden : options.hidden) {
+                for (const int tokens : options.tokens) {
+                    bench.run(type, routing, tokens, hidden, &results);
+                    tick();
+                }
+            }
+        }
+    }
+    CaseReport report{table_of(results, ceiling), {}, {}};
+    for (const CaseResult& r : results)
+        report.lines.push_back(to_json(r, runtime, ceiling, options.sms));
+    return report;
+}
+
+std::vector<CaseReport> run_cases(Runtime& runtime, const BenchOptions& options, Measure& measure,
+                                  double ceiling) {
+    const std::size_t shapes = options.types.size() * options.routings.size() *
+                               options.tokens.size() * options.hidden.size();
+    Progress progress("bench", options.has_case("barrier") + options.has_case("put") +
+                                   (options.has_exchange_case() ? shapes : 0));
+    std::uint64_t done = 0;
+    const auto tick = [&] {
+        ++done;
+        if (runtime.rank() == 0) progress.update(done);
+    };
+    PrimitiveBenchOptions primitives = options.primitives;
+    primitives.sms = options.sms;
+    primitives.measure = options.measure;
+    std::vector<CaseReport> reports;
+    if (options.has_case("barrier")) {
+        reports.push_back(bench_barriers(runtime, primitives));
+        tick();
+    }
+    if (options.has_case("put")) {
+        reports.push_back(bench_puts(runtime, primitives, measure, ceiling));
+        tick();
+    }
+    if (options.has_exchange_case())
+        reports.push_back(bench_exchanges(runtime, options, measure, ceiling, tick));
+    return reports;
+}
+
+void write_lines(const std::vector<CaseReport>& reports, const std::string& path) {
+    std::FILE* file = path == "-" ? stdout : std::fopen(path.c_str(), "a");
+    if (file == nullptr) raise(ErrorCode::system, 0, "cannot write {}", path);
+    for (const CaseReport& report : reports) {
+        for (const auto& line : report.lines) std::fputs((line.dump() + "\n").c_str(), file);
+    }
+    if (file != stdout) std::fclose(file);
 }
 
 int run_rank(const BenchOptions& options, std::shared_ptr<Bootstrap> bootstrap) {
     auto runtime = Runtime::create(bootstrap);
-    std::vector<CaseResult> results;
+    std::vector<CaseReport> reports;
     double ceiling = 0;
     {
         Measure measure(*runtime, static_cast<std::size_t>(options.flush_mib) << 20,
                         options.measure);
         ceiling = measure.copy_ceiling_bytes_per_s();
-        ShapeBench bench(*runtime, options, measure);
-        const std::size_t shapes = options.types.size() * options.routings.size() *
-                                   options.tokens.size() * options.hidden.size();
-        Progress progress("bench", shapes);
-        std::uint64_t done = 0;
-        for (const auto& type : options.types) {
-            for (const auto& routing : options.routings) {
-                for (const int hidden : options.hidden) {
-                    for (const int tokens : options.tokens) {
-                        bench.run(type, routing, tokens, hidden, &results);
-                        if (runtime->rank() == 0) progress.update(++done);
-                    }
-                }
-            }
-        }
+        reports = run_cases(*runtime, options, measure, ceiling);
     }
     if (runtime->rank() == 0) {
         std::printf("%s, %d ranks, LSA teams of %d, copy %.2f TB/s (read + write)\n",
                     runtime->device().name.c_str(), runtime->size(), runtime->topology().lsa_size,
                     ceiling / 1e12);
-        print_table(results, ceiling);
-        if (!options.json_path.empty()) {
-            std::FILE* file =
-                options.json_path == "-" ? stdout : std::fopen(options.json_path.c_str(), "a");
-            if (file == nullptr) raise(ErrorCode::system, 0, "cannot write {}", options.json_path);
-            for (const CaseResult& r : results) {
-                std::fputs((to_json(r, *runtime, ceiling, options.sms).dump() + "\n").c_str(),
-                           file);
-            }
-            if (file != stdout) std::fclose(file);
+        for (const CaseReport& report : reports) {
+            std::fputs(report.table.text().c_str(), stdout);
+            for (const std::string& note : report.notes) std::printf("%s\n", note.c_str());
         }
+        if (!options.json_path.empty()) write_lines(reports, options.json_path);
     }
     runtime->close();
     return 0;
 }
+
+const char* const kCases[] = {"barrier", "put",       "dispatch", "cached",
+                              "combine", "roundtrip", "launch"};
 
 }  // namespace
 
@@ -248,10 +301,11 @@ void add_bench(CLI::App* app, const Arguments& arguments, Action* action) {
                                           "device copy rate. Run it under mpirun for one process a "
                                           "rank, or with --ranks N for threads.");
     bench
-        ->add_option("--case", options->cases,
-                     "dispatch, cached, combine, roundtrip, launch (a 16-byte memset: what "
-                     "starting anything costs)")
-        ->delimiter(',');
+        ->add_option("cases,--case", options->cases,
+                     "barrier (beside NCCL's own), put (LSA and GIN, by size), dispatch, cached, "
+                     "combine, roundtrip, launch (a 16-byte memset: what starting anything costs)")
+        ->delimiter(',')
+        ->check(CLI::IsMember(std::vector<std::string>(std::begin(kCases), std::end(kCases))));
     bench->add_option("--tokens", options->tokens, "tokens a rank, a list")
         ->delimiter(',')
         ->check(CLI::PositiveNumber);
@@ -272,6 +326,20 @@ void add_bench(CLI::App* app, const Arguments& arguments, Action* action) {
     bench->add_option("--combine-threads", options->shape.combine_threads);
     bench->add_option("--combine-blocks", options->shape.combine_blocks_per_sm,
                       "combine blocks an SM");
+    bench
+        ->add_option("--barrier-repeats", options->primitives.barrier_repeats,
+                     "barrier: barriers in one launch")
+        ->check(CLI::PositiveNumber);
+    bench->add_option("--put-bytes", options->primitives.put_bytes, "put: sizes of one put, a list")
+        ->delimiter(',');
+    bench
+        ->add_option("--put-total-kib", options->primitives.put_total_kib,
+                     "put: bytes of one measured launch")
+        ->check(CLI::PositiveNumber);
+    bench
+        ->add_option("--put-contexts", options->primitives.put_contexts,
+                     "put: GIN contexts used side by side")
+        ->check(CLI::Range(1, 32));
     bench->add_option("--calls", options->measure.calls, "measured calls a case")
         ->check(CLI::PositiveNumber);
     bench->add_option("--warmups", options->measure.warmups);
