@@ -66,7 +66,8 @@ GIMLET_DEVICE void reset_words(const RecoverArgs& args) {
     const WorkspaceShape& shape = peers.shape;
     const auto ranks = static_cast<std::uint64_t>(peers.rank_count);
     const std::uint64_t tag = args.dispatch_epoch << 32;
-    fill<std::uint32_t>(peers, layout.nvlink_barrier, sizeof(NvlinkBarrierWords) / 4, 0);
+    fill<std::uint64_t>(peers, layout.nvlink_counter, 1, 0);
+    fill<std::uint32_t>(peers, layout.nvlink_flags, ranks, 0);
     fill<std::uint32_t>(peers, layout.block_barrier, ranks, 0);
     fill<std::uint64_t>(peers, layout.count_rows,
                         kBufferCount * ranks * static_cast<std::uint64_t>(shape.count_row_words()),
