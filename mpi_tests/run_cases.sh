@@ -87,6 +87,10 @@ if emulated; then
       one_run "$size processes, LSA teams of $half, GIN gdaki" "$size" \
         NCCL_LSA_TEAM_SIZE="$half" GIMLET_EMU_GIN=gdaki -- --quick
     fi
+    if ((half > 2 && ${#only[@]} == 0)); then
+      one_run "$size processes, LSA teams of 2, GIN gdaki, rails" "$size" \
+        NCCL_LSA_TEAM_SIZE=2 GIMLET_EMU_GIN=gdaki -- --quick --only hybrid
+    fi
     if ((size < 8)); then
       # The long repetitions once, where the processes do not outnumber the cores.
       effort=--quick

@@ -132,6 +132,16 @@ std::vector<ConfigFault> validate(const MoeConfig& config) {
     checker.range("gin_context_count", config.gin_context_count, 0, kMaxGinContexts,
                   "0 means the default");
     checker.range("chunk_rows", config.chunk_rows, 0, kMaxRows, "0 means the default");
+    if (config.mode != ExchangeMode::direct && config.mode != ExchangeMode::hybrid &&
+        config.mode != ExchangeMode::automatic) {
+        checker.fault("mode", "mode is {}; it must be direct, hybrid or automatic",
+                      static_cast<int>(config.mode));
+    }
+    checker.range("publish_rows", config.publish_rows, 0, kMaxPublishRows, "0 means the default");
+    if (config.pre_sum != PreSum::on && config.pre_sum != PreSum::off) {
+        checker.fault("pre_sum", "pre_sum is {}; it must be on or off",
+                      static_cast<int>(config.pre_sum));
+    }
     return checker.take();
 }
 
@@ -164,8 +174,21 @@ std::vector<AgreementField> config_fields(const MoeConfig& config) {
         {"combine_blocks_per_sm", number(config.combine_blocks_per_sm)},
         {"gin_context_count", number(config.gin_context_count)},
         {"chunk_rows", number(config.chunk_rows)},
+        {"mode", name_of(config.mode)},
+        {"publish_rows", number(config.publish_rows)},
+        {"pre_sum", config.pre_sum == PreSum::off ? "off" : "on"},
         {"deadline_ns", config.deadline_ns ? number(*config.deadline_ns) : "runtime"},
     };
+}
+
+bool parse_exchange_mode(const std::string& name, ExchangeMode* mode) {
+    for (const ExchangeMode candidate :
+         {ExchangeMode::direct, ExchangeMode::hybrid, ExchangeMode::automatic}) {
+        if (name != name_of(candidate)) continue;
+        *mode = candidate;
+        return true;
+    }
+    return false;
 }
 
 std::uint32_t dispatch_row_bytes(const MoeConfig& config) {

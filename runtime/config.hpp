@@ -53,6 +53,13 @@ struct MoeConfig {
     /// Rows of one GIN put; 0 = about 128 KiB, 64 rows at most.
     std::int32_t chunk_rows = 0;
 
+    /// How rows reach other LSA teams; Plan says what automatic chose, and why.
+    ExchangeMode mode = ExchangeMode::direct;
+    /// hybrid: rows that a rail stream moves on by at a time, 0 = 6.
+    std::int32_t publish_rows = 0;
+    /// hybrid: off gives the sums of direct bit for bit, for more traffic home.
+    PreSum pre_sum = PreSum::on;
+
     /// Longest single wait of a kernel, 0 = for ever. Unset = the Runtime's.
     std::optional<std::uint64_t> deadline_ns;
 };
@@ -64,6 +71,9 @@ constexpr std::int32_t fp8_float_scale_words(std::int32_t hidden) {
 constexpr std::int32_t fp8_packed_scale_words(std::int32_t hidden) {
     return (hidden + 511) / 512;
 }
+
+/// False if `name` is none of direct, hybrid, automatic.
+bool parse_exchange_mode(const std::string& name, ExchangeMode* mode);
 
 /// One thing that is wrong: which field, and a sentence with its value, the limit and the cure.
 struct ConfigFault {

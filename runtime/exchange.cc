@@ -112,15 +112,27 @@ Routing Exchange::make_routing() {
     routing.slots_ = DeviceBuffer<SlotRef>(choices, rank());
     routing.home_ = DeviceBuffer<HomeRef>(choices, rank());
     routing.counts_ = DeviceBuffer<std::int32_t>(count_words, rank());
+    const auto pairs = static_cast<std::size_t>(plan_.rail.pair_count());
+    routing.rail_slots_ = DeviceBuffer<SlotRef>(static_cast<std::size_t>(plan_.rail.row_count()) *
+                                                    static_cast<std::size_t>(plan_.config.topk),
+                                                rank());
+    routing.rail_counts_ = DeviceBuffer<std::int32_t>(2 * pairs, rank());
     routing.step_ = DeviceBuffer<std::byte>(plan_.step_layout.total_bytes(), rank());
     routing.host_step_ = MappedBuffer<std::byte>(plan_.step_layout.total_bytes(), rank());
     // A combine or a copy of a routing that was never filled finds no rows instead of noise.
     routing.slots_.fill_bytes(0xff);
     routing.home_.fill_bytes(0xff);
     routing.counts_.fill_bytes(0);
+    routing.rail_slots_.fill_bytes(0xff);
+    routing.rail_counts_.fill_bytes(0);
     routing.step_.fill_bytes(0);
-    routing.view_ = RoutingView{routing.slots_.get(), routing.home_.get(), routing.counts_.get(),
-                                reinterpret_cast<StepCounts*>(routing.step_.get())};
+    routing.view_ = RoutingView{routing.slots_.get(),
+                                routing.home_.get(),
+                                routing.counts_.get(),
+                                reinterpret_cast<StepCounts*>(routing.step_.get()),
+                                routing.rail_slots_.get(),
+                                routing.rail_counts_.get(),
+                                pairs > 0 ? routing.rail_counts_.get() + pairs : nullptr};
     return routing;
 }
 
@@ -164,7 +176,15 @@ StepTraffic Exchange::traffic(const Routing& routing) const {
     check_routing("traffic", routing);
     std::vector<std::int32_t> counts(routing.counts_.count());
     routing.counts_.download(counts);
-    return compute_traffic(plan_, counts);
+    std::vector<std::int32_t> rail(routing.rail_counts_.count());
+    std::vector<SlotRef> slots(routing.rail_slots_.count());
+    if (!rail.empty()) {
+        routing.rail_counts_.download(rail);
+        routing.rail_slots_.download(slots);
+    }
+    const std::span<const std::int32_t> pairs(rail);
+    return compute_traffic(plan_, counts,
+                           {pairs.subspan(rail.size() / 2), pairs.first(rail.size() / 2), slots});
 }
 
 void Exchange::release() noexcept {

@@ -146,7 +146,9 @@ class Exchange {
     void pack(const void* rows, const Routing& routing, cudaStream_t stream);
 
     /// Collective on the device. out[t] = sum over the routing's rows of token t, choices
-    /// ascending, in fp32; + bias; rounded once. Masked tokens get the bias, or 0.
+    /// ascending, in fp32; + bias; rounded once. Masked tokens get the bias, or 0. Hybrid with the
+    /// pre-sum: the rows of another team come as one, summed and rounded there, in the place of
+    /// their first choice.
     void combine(const CombineInputs& inputs, const Routing& routing, cudaStream_t stream);
 
     /// Local. Declares the newest capture finished and checks that it was even.

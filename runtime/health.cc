@@ -31,6 +31,14 @@ std::string meaning(const DeviceError& error) {
         case Primitive::combine_chunk:
             return fmt::format("rank {} entered this combine, but its rows have not all come home",
                                error.peer);
+        case Primitive::rail_dispatch:
+            return fmt::format(
+                "rank {} entered this dispatch, but its rows for this team have not all arrived",
+                error.peer);
+        case Primitive::rail_combine:
+            return fmt::format(
+                "rank {} entered this combine, but its team's sums have not all come home",
+                error.peer);
         case Primitive::grid_barrier:
             return "a block of this rank's own kernel did not run: too few free SMs?";
         case Primitive::nvlink_barrier:

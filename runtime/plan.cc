@@ -23,6 +23,7 @@ constexpr std::int32_t kDefaultGinContexts = 4;
 constexpr std::int64_t kDefaultChunkBytes = 128 << 10;
 constexpr std::int32_t kDefaultChunkRows = 64;
 constexpr std::int32_t kCopyWarps = 3;
+constexpr std::int32_t kPublishRows = 6;
 constexpr std::int32_t kSlotsPerWarp = 6;
 /// Row slots of a dispatch block together, unless two a warp need more. An H200 moves rows fastest
 /// with 57 to 86 KiB in flight a multiprocessor: with 100 and more, loads and stores hinder each
@@ -52,8 +53,10 @@ class Planner {
         for (auto& fault : validate(plan_.config)) faults_.push_back(std::move(fault));
         raise_faults();
         place_ranks();
+        choose_mode();
         choose_gin();
         choose_shapes();
+        choose_rail();
         size_rows();
         raise_faults();
         size_workspace();
@@ -99,16 +102,45 @@ class Planner {
         }
     }
 
+    bool hybrid() const { return plan_.mode == ExchangeMode::hybrid; }
+
+    void choose_mode() {
+        const Topology& topology = inputs_.topology;
+        const ExchangeMode wish = config().mode;
+        const std::int32_t teams = topology.lsa_team_count;
+        const auto decide = [this](ExchangeMode mode, std::string reason) {
+            plan_.mode = mode;
+            plan_.mode_reason = std::move(reason);
+        };
+        if (wish == ExchangeMode::direct) return decide(wish, "asked for");
+        if (teams == 1) return decide(ExchangeMode::direct, "one LSA team holds all ranks");
+        if (topology.lsa_size == 1)
+            return decide(ExchangeMode::direct,
+                          "LSA teams of one rank have nobody to hand rows to");
+        if (wish == ExchangeMode::hybrid) return decide(wish, "asked for");
+        if (teams * topology.lsa_size != topology.size)
+            return decide(ExchangeMode::direct, "LSA teams differ in size");
+        if (topology.railed_gin_type == GinType::none)
+            return decide(ExchangeMode::direct, "no GIN connection between the teams' rails");
+        decide(ExchangeMode::hybrid,
+               fmt::format("{} LSA teams of {}: a row crosses to a team once, not once a rank",
+                           teams, topology.lsa_size));
+    }
+
     void choose_gin() {
         if (plan_.gin_peer_count == 0) return;
-        plan_.gin_connection = GinConnection::full;
-        if (inputs_.topology.gin_type == GinType::none) {
+        const Topology& topology = inputs_.topology;
+        plan_.gin_connection = hybrid() ? GinConnection::rail : GinConnection::full;
+        if ((hybrid() ? topology.railed_gin_type : topology.gin_type) == GinType::none) {
             gin_missing_ = true;
             fault("gin",
                   "{} of {} ranks are outside this rank's LSA team of {} and need GIN, but NCCL "
-                  "offers none "
-                  "that reaches all ranks; `gimlet doctor` says why",
-                  plan_.gin_peer_count, plan_.rank_count, plan_.lsa_size);
+                  "offers none that reaches {}; `gimlet doctor` says why",
+                  plan_.gin_peer_count, plan_.rank_count, plan_.lsa_size,
+                  hybrid()                                    ? "the ranks of one LSA index"
+                  : topology.railed_gin_type == GinType::none ? "all ranks"
+                                                              : "all ranks (mode hybrid "
+                                                                "needs rails only)");
             return;
         }
         std::int32_t contexts =
@@ -116,7 +148,6 @@ class Planner {
         if (inputs_.actual_gin_context_count > 0)
             contexts = std::min(contexts, inputs_.actual_gin_context_count);
         plan_.kernels.gin_context_count = contexts;
-        plan_.signal_count = static_cast<std::int32_t>(SignalMap{plan_.rank_count}.signal_count());
     }
 
     void choose_shapes() {
@@ -153,6 +184,37 @@ class Planner {
         }
     }
 
+    /// Copy warps of a dispatch block; the rail has as many forward warps, if there are enough.
+    std::int32_t copy_warps() const {
+        return std::min(kCopyWarps, plan_.kernels.dispatch.thread_count / kWarpSize / 2);
+    }
+
+    void choose_rail() {
+        if (!hybrid()) return;
+        const Topology& topology = inputs_.topology;
+        if (topology.lsa_team_count * topology.lsa_size != topology.size) {
+            fault(
+                "mode",
+                "mode is hybrid, but {} ranks do not make {} LSA teams of {}: rails need teams of "
+                "equal size; use mode direct",
+                topology.size, topology.lsa_team_count, topology.lsa_size);
+            return;
+        }
+        const std::int32_t warps = copy_warps();
+        if (warps < 1) return;  // fit_dispatch says it
+        RailShape& rail = plan_.rail;
+        rail.team_count = topology.lsa_team_count;
+        rail.team_index = topology.lsa_team_index;
+        rail.channel_count = plan_.kernels.dispatch.block_count * warps;
+        rail.channel_rows = rail.channel_tokens(config().max_tokens);
+        rail.publish_rows = config().publish_rows > 0 ? config().publish_rows : kPublishRows;
+        rail.pre_sum = config().pre_sum;
+        // Rows of one token at one team: all of its choices, or one a rank.
+        const std::int64_t most =
+            rank_major() ? std::min(config().topk, plan_.lsa_size) : config().topk;
+        rail.copy_count = rail.pre_sum == PreSum::on ? 1 : static_cast<std::int32_t>(most);
+    }
+
     void size_rows() {
         const std::int64_t tokens = config().max_tokens;
         const std::int64_t ranks = plan_.rank_count;
@@ -178,8 +240,10 @@ class Planner {
         if (plan_.gin_peer_count > 0) {
             const std::int64_t copies =
                 rank_major() ? std::min(config().topk, plan_.gin_peer_count) : config().topk;
-            plan_.send_capacity = mul(tokens, copies, "send rows");
-            if (plan_.send_capacity > kMaxRows) {
+            plan_.send_capacity =
+                hybrid() ? plan_.rail.row_count() : mul(tokens, copies, "send rows");
+            if (mul(plan_.send_capacity, std::max(1, plan_.rail.copy_count), "home rows") >
+                kMaxRows) {
                 fault("max_tokens",
                       "up to {} rows may leave through GIN in one step; the limit is {}: lower "
                       "max_tokens ({})",
@@ -191,26 +255,44 @@ class Planner {
             std::clamp<std::int64_t>(kDefaultChunkBytes / row_bytes, 1, kDefaultChunkRows);
         plan_.kernels.chunk_rows =
             config().chunk_rows > 0 ? config().chunk_rows : static_cast<std::int32_t>(fitting);
+        if (config().mode == ExchangeMode::hybrid && hybrid() &&
+            config().chunk_rows > plan_.rail.channel_rows) {
+            fault("chunk_rows",
+                  "chunk_rows is {}, but a rail stream holds {} rows a step ({} tokens on {} "
+                  "channels); lower chunk_rows, or raise max_tokens",
+                  config().chunk_rows, plan_.rail.channel_rows, tokens, plan_.rail.channel_count);
+        }
     }
 
     void size_workspace() {
-        const bool gin = plan_.gin_peer_count > 0;
+        const bool gin = plan_.gin_peer_count > 0 && !hybrid();
         const std::int64_t slots = plan_.send_capacity / plan_.kernels.chunk_rows +
                                    std::max(plan_.rank_count, config().expert_count) + 1;
         plan_.shape = WorkspaceShape{
             .rank_count = plan_.rank_count,
-            .expert_words = rank_major() ? plan_.experts.max_local_count() : config().expert_count,
+            .expert_words =
+                rank_major() && !hybrid() ? plan_.experts.max_local_count() : config().expert_count,
             .gin_context_count = plan_.kernels.gin_context_count,
             .chunk_slots = gin ? narrow<std::int32_t>(slots, "send chunks") : 0,
             .expert_count = config().expert_count,
             .block_count = plan_.kernels.dispatch.block_count,
+            .rail_team_count = plan_.rail.team_count,
+            .rail_signal_count = hybrid() ? rail_signals().signal_count() : 0,
         };
+        if (plan_.gin_peer_count > 0)
+            plan_.signal_count = static_cast<std::int32_t>(plan_.shape.signal_count());
         plan_.workspace = WorkspaceLayout::build(plan_.shape);
         plan_.step_layout = StepCountsLayout{plan_.rank_count, plan_.experts.max_local_count()};
         plan_.token_layout = make_token_layout(config().layout, dispatch_row_bytes(config()),
                                                static_cast<std::uint32_t>(config().topk),
                                                static_cast<std::uint32_t>(config().scale_words));
         plan_.combine_row_bytes = combine_row_bytes(config());
+    }
+
+    RailSignals rail_signals() const {
+        const std::int32_t contexts = plan_.kernels.gin_context_count;
+        return RailSignals{plan_.rank_count, plan_.rail.team_count, plan_.rail.channel_count,
+                           contexts > 1 ? contexts - 1 : 1};
     }
 
     std::uint64_t place(std::int64_t rows, std::uint64_t row_bytes, const char* what) {
@@ -241,10 +323,18 @@ class Planner {
         regions.skew_bytes = at_ >= kPagedWindowBytes ? kTranslationPageBytes : kRegionAlignment;
         place(plan_.skew_steps(), regions.skew_bytes, "rank skew in bytes");
         regions.send_rows =
-            place(plan_.send_capacity, plan_.token_layout.row_bytes, "send rows in bytes");
-        regions.send_meta = place(plan_.send_capacity, record_bytes, "send records in bytes");
+            place(plan_.send_capacity, plan_.send_row_bytes(), "send rows in bytes");
+        regions.send_meta =
+            place(plan_.send_capacity, plan_.send_record_bytes(), "send records in bytes");
         regions.home_rows =
-            place(plan_.send_capacity, plan_.combine_row_bytes, "home rows in bytes");
+            place(plan_.home_capacity(), plan_.combine_row_bytes, "home rows in bytes");
+        const std::int64_t rail_rows = plan_.rail.row_count();
+        regions.rail_rows = place(rail_rows, plan_.send_row_bytes(), "rail rows in bytes");
+        regions.back_rows = place(hybrid() ? plan_.home_capacity() : 0, plan_.combine_row_bytes,
+                                  "returning rows in bytes");
+        regions.rail_weights = place(rail_rows, plan_.rail_weight_bytes(), "rail weights in bytes");
+        regions.rail_weights_send =
+            place(rail_rows, plan_.rail_weight_bytes(), "rail weights in bytes");
         regions.total_bytes = at_;
         plan_.window_bytes = at_;
         const std::uint64_t memory = inputs_.device.memory_bytes;
@@ -276,7 +366,8 @@ class Planner {
         }
         const auto limit = static_cast<std::uint32_t>(inputs_.device.shared_optin_bytes);
         shape.count_warps = warps;
-        shape.copy_warps = std::min(kCopyWarps, warps / 2);
+        shape.copy_warps = copy_warps();
+        shape.forward_warps = hybrid() ? shape.copy_warps : 0;
         shape.slots_per_warp = kLeastSlotsPerWarp;
         shape.slot_bytes = kBulkAlignment;
         while (shape.count_warps > 1 && shared_bytes() > limit / 2) --shape.count_warps;
@@ -292,11 +383,13 @@ class Planner {
         const std::uint32_t row_bytes = plan_.token_layout.row_bytes;
         const std::uint32_t table_bytes = shape.shared_bytes;
         const std::uint32_t budget = limit - std::min(limit, table_bytes + 256);
-        const auto warp_slots = static_cast<std::uint32_t>(shape.copy_warps * kLeastSlotsPerWarp);
+        const auto warp_slots = static_cast<std::uint32_t>(
+            (shape.copy_warps + shape.forward_warps) * kLeastSlotsPerWarp);
         const std::uint32_t whole =
             std::min(row_bytes, budget / warp_slots / kBulkAlignment * kBulkAlignment);
         shape.slot_bytes = std::max(whole, kBulkAlignment);
-        const auto warp_ring_bytes = kCopyRingBytes / static_cast<std::uint32_t>(shape.copy_warps);
+        const auto warp_ring_bytes =
+            kCopyRingBytes / static_cast<std::uint32_t>(shape.copy_warps + shape.forward_warps);
         shape.slots_per_warp =
             std::clamp(static_cast<std::int32_t>(warp_ring_bytes / shape.slot_bytes),
                        kLeastSlotsPerWarp, kSlotsPerWarp);
@@ -400,7 +493,28 @@ ExchangeArgs Plan::exchange_args() const {
     args.chunk_rows = kernels.chunk_rows;
     args.row_capacity = row_capacity;
     args.shape = kernels.dispatch;
+    args.rail = rail;
     return args;
+}
+
+std::uint32_t Plan::send_row_bytes() const {
+    if (!rail.active()) return token_layout.row_bytes;
+    return RailRowLayout{token_layout.row_bytes, static_cast<std::uint32_t>(config.topk),
+                         token_layout.scale_words}
+        .stride();
+}
+
+std::uint32_t Plan::send_record_bytes() const {
+    return rail.active() ? 0 : token_layout.record_bytes();
+}
+
+std::int64_t Plan::home_capacity() const {
+    return send_capacity * std::max(1, rail.copy_count);
+}
+
+std::uint32_t Plan::rail_weight_bytes() const {
+    const bool shipped = config.layout == Layout::expert_major && rail.pre_sum == PreSum::on;
+    return shipped ? static_cast<std::uint32_t>(config.topk) * 4u : 0;
 }
 
 WindowLayout Plan::window_layout() const {
@@ -416,9 +530,13 @@ WindowLayout Plan::window_layout() const {
     add("combine_rows[0]", row_capacity, combine_row_bytes);
     add("combine_rows[1]", row_capacity, combine_row_bytes);
     add("rank_skew", skew_steps(), regions.skew_bytes);
-    add("send_rows", send_capacity, token_layout.row_bytes);
-    add("send_meta", send_capacity, token_layout.record_bytes());
-    add("home_rows", send_capacity, combine_row_bytes);
+    add("send_rows", send_capacity, send_row_bytes());
+    add("send_meta", send_capacity, send_record_bytes());
+    add("home_rows", home_capacity(), combine_row_bytes);
+    add("rail_rows", rail.row_count(), send_row_bytes());
+    add("back_rows", rail.active() ? home_capacity() : 0, combine_row_bytes);
+    add("rail_weights", rail.row_count(), rail_weight_bytes());
+    add("rail_weights_send", rail.row_count(), rail_weight_bytes());
     return layout;
 }
 
@@ -443,6 +561,9 @@ std::vector<AgreementField> Plan::agreed_fields() const {
     add("plan.gin_context_count", kernels.gin_context_count);
     add("plan.signal_count", signal_count);
     add("plan.chunk_rows", kernels.chunk_rows);
+    add("plan.mode", name_of(mode));
+    add("plan.channel_count", rail.channel_count);
+    add("plan.channel_rows", rail.channel_rows);
     add("plan.row_capacity", row_capacity);
     add("plan.send_capacity", send_capacity);
     add("plan.record_bytes", token_layout.record_bytes());

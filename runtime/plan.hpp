@@ -38,6 +38,9 @@ struct Plan {
     std::int32_t gin_peer_count = 0;  ///< ranks that are reached through GIN
     std::int32_t sm_budget = 0;
     GinConnection gin_connection = GinConnection::none;
+    ExchangeMode mode = ExchangeMode::direct;  ///< never automatic
+    std::string mode_reason;                   ///< why, in one line
+    RailShape rail{};                          ///< all zero in direct mode
 
     ExpertMap experts{};
     KernelPlan kernels{};
@@ -49,8 +52,9 @@ struct Plan {
 
     std::int64_t row_capacity = 0;     ///< rows of one receive buffer, and of one combine buffer
     std::int64_t worst_case_rows = 0;  ///< rows that can ever arrive in one step, padding included
-    std::int64_t send_capacity =
-        0;  ///< rows of the GIN send buffer, and of the home buffer; 0 without GIN
+    /// Rows of the GIN send buffer, and of the home buffer; 0 without GIN. hybrid: rows of each of
+    /// the rail's buffers, with the home buffers rail.copy_count times as many.
+    std::int64_t send_capacity = 0;
     std::uint32_t combine_row_bytes = 0;
     std::int32_t signal_count = 0;  ///< GIN signals a context
     std::uint64_t deadline_ns = 0;
@@ -60,6 +64,20 @@ struct Plan {
     std::int32_t skew_steps() const {
         return (rank_count < RegionOffsets::kSkewCount ? rank_count : RegionOffsets::kSkewCount) -
                1;
+    }
+
+    /// Bytes of a row on its way to another rank, and of the record that goes beside it (hybrid:
+    /// the row holds both).
+    std::uint32_t send_row_bytes() const;
+    std::uint32_t send_record_bytes() const;
+    /// Rows of the home buffer.
+    std::int64_t home_capacity() const;
+    /// hybrid: bytes of the combine weights of one rail row, 0 if none travel.
+    std::uint32_t rail_weight_bytes() const;
+
+    /// hybrid with pre-sums: ranks of a team whose rows come home as one; else 0.
+    std::int32_t pre_sum_team() const {
+        return rail.active() && rail.pre_sum == PreSum::on ? lsa_size : 0;
     }
 
     /// The window as named regions, workspace first; offsets equal those of `workspace` and

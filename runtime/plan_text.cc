@@ -16,9 +16,9 @@ std::string shape_text(const char* name, const KernelShape& shape) {
 std::string shape_json(const KernelShape& shape) {
     return fmt::format(
         "{{\"block_count\":{},\"thread_count\":{},\"shared_bytes\":{},\"copy_warps\":{},"
-        "\"slots_per_warp\":{},\"slot_bytes\":{},\"count_warps\":{}}}",
+        "\"slots_per_warp\":{},\"slot_bytes\":{},\"forward_warps\":{},\"count_warps\":{}}}",
         shape.block_count, shape.thread_count, shape.shared_bytes, shape.copy_warps,
-        shape.slots_per_warp, shape.slot_bytes, shape.count_warps);
+        shape.slots_per_warp, shape.slot_bytes, shape.forward_warps, shape.count_warps);
 }
 
 }  // namespace
@@ -34,6 +34,13 @@ std::string Plan::text() const {
                        config.scale_words);
     out += fmt::format("  capacity  {} tokens a rank; {} rows received at most, buffers hold {}\n",
                        config.max_tokens, worst_case_rows, row_capacity);
+    if (gin_peer_count > 0) out += fmt::format("  mode      {}: {}\n", name_of(mode), mode_reason);
+    if (rail.active()) {
+        out += fmt::format(
+            "  rail      {} teams, {} channels of {} tokens, tails every {} rows, pre-sum {}\n",
+            rail.team_count, rail.channel_count, rail.channel_rows, rail.publish_rows,
+            rail.pre_sum == PreSum::on ? "on" : "off");
+    }
     if (gin_peer_count > 0) {
         out += fmt::format(
             "  GIN       {} peers, {} contexts, {} signals each, {} rows a put, {} send rows\n",
@@ -63,6 +70,8 @@ std::string Plan::json() const {
     std::string out =
         fmt::format("{{\"hash\":\"{:016x}\",\"rank\":{},\"lsa_rank\":{},\"gin_peer_count\":{},",
                     hash(), rank, lsa_rank, gin_peer_count);
+    out += fmt::format("\"mode\":{},\"mode_reason\":{},", json_quote(name_of(mode)),
+                       json_quote(mode_reason));
     out += fmt::format("\"worst_case_rows\":{},\"deadline_ns\":{},\"agreed\":{{", worst_case_rows,
                        deadline_ns);
     bool first = true;

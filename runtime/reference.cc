@@ -197,28 +197,92 @@ std::string compare_received(const RoutingTable& table, const Reference& referen
     return {};
 }
 
+namespace {
+
+/// One token's sums, one row at a time.
+class TokenSum {
+  public:
+    TokenSum(const RoutingTable& table, const Reference& reference, int rank,
+             const ReferenceCombine& combine)
+        : table_(table),
+          slots_(reference.ranks[static_cast<std::size_t>(rank)].slots),
+          weights_(table.ranks[static_cast<std::size_t>(rank)].weights),
+          combine_(combine),
+          rank_(rank) {}
+
+    std::vector<float> of(int token) const {
+        std::vector<float> sum(static_cast<std::size_t>(combine_.hidden), 0.0f);
+        for (int k = 0; k < table_.topk; ++k) {
+            const int team = far_team(token, k);
+            if (team < 0) {
+                add_row(token, k, sum);
+            } else if (is_first_of(token, k, team)) {
+                add_team(token, team, sum);
+            }
+        }
+        return sum;
+    }
+
+  private:
+    /// The team whose sum the choice is a part of; -1 = the choice stands for itself, or has no
+    /// row.
+    int far_team(int token, int k) const {
+        const int rank = slots_[at(token, table_.topk, k)].rank;
+        if (rank < 0 || combine_.pre_sum_team == 0) return -1;
+        const int team = rank / combine_.pre_sum_team;
+        return team == rank_ / combine_.pre_sum_team ? -1 : team;
+    }
+
+    bool is_first_of(int token, int k, int team) const {
+        for (int earlier = 0; earlier < k; ++earlier) {
+            if (far_team(token, earlier) == team) return false;
+        }
+        return true;
+    }
+
+    void add_row(int token, int k, std::vector<float>& sum) const {
+        const ReferenceSlot slot = slots_[at(token, table_.topk, k)];
+        if (slot.rank < 0) return;
+        const std::byte* row = combine_.row(slot.rank, slot.slot);
+        const bool weighted = combine_.weights == ReferenceCombine::Weights::applied;
+        const std::size_t element = element_bytes(combine_.type);
+        for (std::size_t h = 0; h < sum.size(); ++h) {
+            const float value = load_element(combine_.type, row + h * element);
+            sum[h] = weighted ? std::fma(value, weights_[at(token, table_.topk, k)], sum[h])
+                              : sum[h] + value;
+        }
+    }
+
+    void add_team(int token, int team, std::vector<float>& sum) const {
+        std::vector<float> part(sum.size(), 0.0f);
+        for (int k = 0; k < table_.topk; ++k) {
+            if (far_team(token, k) == team) add_row(token, k, part);
+        }
+        for (std::size_t h = 0; h < sum.size(); ++h) {
+            std::byte rounded[4];
+            store_element(combine_.type, rounded, part[h]);
+            sum[h] += load_element(combine_.type, rounded);
+        }
+    }
+
+    const RoutingTable& table_;
+    const std::vector<ReferenceSlot>& slots_;
+    const std::vector<float>& weights_;
+    const ReferenceCombine& combine_;
+    int rank_;
+};
+
+}  // namespace
+
 std::vector<std::byte> reference_combine(const RoutingTable& table, const Reference& reference,
                                          int rank, const ReferenceCombine& combine) {
-    const auto& mine = reference.ranks[static_cast<std::size_t>(rank)];
     const auto& routing = table.ranks[static_cast<std::size_t>(rank)];
     const std::size_t element = element_bytes(combine.type);
     const std::size_t row_bytes = static_cast<std::size_t>(combine.hidden) * element;
     std::vector<std::byte> out(row_bytes * static_cast<std::size_t>(routing.token_count));
-    std::vector<float> sum(static_cast<std::size_t>(combine.hidden));
+    const TokenSum token_sum(table, reference, rank, combine);
     for (int token = 0; token < routing.token_count; ++token) {
-        std::fill(sum.begin(), sum.end(), 0.0f);
-        for (int k = 0; k < table.topk; ++k) {
-            const ReferenceSlot slot = mine.slots[at(token, table.topk, k)];
-            if (slot.rank < 0) continue;
-            const std::byte* row = combine.row(slot.rank, slot.slot);
-            const bool weighted = combine.weights == ReferenceCombine::Weights::applied;
-            for (std::size_t h = 0; h < sum.size(); ++h) {
-                const float value = load_element(combine.type, row + h * element);
-                sum[h] = weighted
-                             ? std::fma(value, routing.weights[at(token, table.topk, k)], sum[h])
-                             : sum[h] + value;
-            }
-        }
+        std::vector<float> sum = token_sum.of(token);
         const std::byte* bias = combine.bias ? combine.bias(token) : nullptr;
         for (std::size_t h = 0; h < sum.size(); ++h) {
             if (bias != nullptr) sum[h] += load_element(combine.type, bias + h * element);

@@ -94,13 +94,17 @@ struct ReferenceCombine {
     /// expert_major: whether the routing's weights multiply the rows.
     enum class Weights { ignored, applied };
     Weights weights = Weights::ignored;
+    /// Ranks of an LSA team whose rows come home as one sum, rounded to `type`; 0 = every row comes
+    /// by itself. Rows of the rank's own team always do.
+    int pre_sum_team = 0;
     /// Row of the bias, or null.
     std::function<const std::byte*(int token)> bias;
 };
 
 /// out[T][hidden]: for each element an fp32 sum that starts at 0 and takes the contributions in the
-/// order of the choices (with weights: one fused multiply-add each), then the bias, and is rounded
-/// once to the type. NaN becomes the type's all-ones positive pattern in the 16-bit types.
+/// order of the choices (with weights: one fused multiply-add each), then the bias (with pre-sums:
+/// a team's sum, made in the same way, has the place of its first choice), and is rounded once to
+/// the type. NaN becomes the type's all-ones positive pattern in the 16-bit types.
 std::vector<std::byte> reference_combine(const RoutingTable& table, const Reference& reference,
                                          int rank, const ReferenceCombine& combine);
 

@@ -337,6 +337,7 @@ std::string Rehearsal::check_combine(cudaStream_t stream) {
     };
     if (options_.combine_weights == Part::present)
         combine.weights = ReferenceCombine::Weights::applied;
+    combine.pre_sum_team = exchange_.plan().pre_sum_team();
     std::vector<std::byte> bias(answer_bytes);
     if (options_.bias == Part::present) {
         combine.bias = [&](int token) {

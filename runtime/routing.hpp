@@ -47,6 +47,8 @@ class Routing {
     DeviceBuffer<SlotRef> slots_;
     DeviceBuffer<HomeRef> home_;
     DeviceBuffer<std::int32_t> counts_;
+    DeviceBuffer<SlotRef> rail_slots_;
+    DeviceBuffer<std::int32_t> rail_counts_;  // received, then sent
     DeviceBuffer<std::byte> step_;
     MappedBuffer<std::byte> host_step_;
     RoutingView view_{};

@@ -65,7 +65,9 @@ void set_up_barrier(RuntimeCore* core, const RuntimeConfig& config) {
                                .gin_context_count = *std::min_element(all.begin(), all.end()),
                                .chunk_slots = 0,
                                .expert_count = 0,
-                               .block_count = 0};
+                               .block_count = 0,
+                               .rail_team_count = 0,
+                               .rail_signal_count = 0};
     WindowLayout layout;
     layout.add("workspace", WorkspaceLayout::build(shape).total_bytes, kRegionAlignment);
     core->barrier_window = SymmetricWindow::create(*core->communicator, layout);

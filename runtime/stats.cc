@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/stats.hpp"
 
+#include <algorithm>
+
 #include "host/base/error.hpp"
 
 namespace gimlet {
@@ -53,9 +55,95 @@ class CountTable {
     std::span<const std::int32_t> counts_;
 };
 
+/// Puts and doorbells of a stream of rows, in the order in which kernels publish them.
+class StreamCost {
+  public:
+    StreamCost(const Plan& plan, StepTraffic* traffic) : plan_(plan), traffic_(*traffic) {}
+
+    /// A dispatch's stream: a batch every publish_rows rows, then what is left, if only the flag.
+    void dispatch(std::int64_t rows) {
+        const std::int64_t every = plan_.rail.publish_rows;
+        for (std::int64_t i = 0; i < rows / every; ++i) batch(every);
+        batch(rows % every);
+        traffic_.dispatch_puts += puts_;
+        traffic_.dispatch_doorbells += doorbells_;
+        puts_ = doorbells_ = 0;
+    }
+
+    /// A combine's: the last batch carries the flag.
+    void combine(const std::vector<int>& sums) {
+        std::int64_t waiting = 0;
+        for (std::size_t i = 0; i < sums.size(); ++i) {
+            waiting += sums[i];
+            if (waiting < plan_.rail.publish_rows || i + 1 == sums.size()) continue;
+            batch(waiting);
+            waiting = 0;
+        }
+        batch(waiting);
+        traffic_.combine_puts += puts_;
+        traffic_.combine_doorbells += doorbells_;
+        puts_ = doorbells_ = 0;
+    }
+
+  private:
+    void batch(std::int64_t rows) {
+        const std::int64_t puts = (rows + plan_.kernels.chunk_rows - 1) / plan_.kernels.chunk_rows;
+        puts_ += puts;
+        doorbells_ += 1 + (puts > 0 ? (puts - 1) / kRingEvery : 0);
+    }
+
+    static constexpr std::int64_t kRingEvery = 16;  // of AggregatedPut
+
+    const Plan& plan_;
+    StepTraffic& traffic_;
+    std::int64_t puts_ = 0;
+    std::int64_t doorbells_ = 0;
+};
+
+/// Choices of one received row of the rail that opened a row in this team.
+int row_choices(const Plan& plan, const RailCounts& rail, std::int64_t row) {
+    const auto topk = static_cast<std::size_t>(plan.config.topk);
+    const auto refs = rail.slots.subspan(static_cast<std::size_t>(row) * topk, topk);
+    return static_cast<int>(
+        std::count_if(refs.begin(), refs.end(), [](const SlotRef& ref) { return ref.rank >= 0; }));
+}
+
+void add_rail(const Plan& plan, const RailCounts& rail, StepTraffic* out) {
+    const RailShape& shape = plan.rail;
+    StreamCost cost(plan, out);
+    for (std::int32_t pair = 0; pair < shape.pair_count(); ++pair) {
+        const auto at = static_cast<std::size_t>(pair);
+        out->gin_rows_sent += rail.sent[at];
+        cost.dispatch(rail.sent[at]);
+        std::vector<int> sums;
+        for (std::int32_t i = 0; i < rail.received[at]; ++i) {
+            const int choices = row_choices(plan, rail, shape.first_row(pair) + i);
+            sums.push_back(shape.pre_sum == PreSum::on ? 1 : choices);
+            out->combine_gin_bytes += std::int64_t{sums.back()} * plan.combine_row_bytes;
+            for (int k = 0; k < plan.config.topk; ++k) {
+                const SlotRef ref = rail.slots[static_cast<std::size_t>(
+                    (shape.first_row(pair) + i) * plan.config.topk + k)];
+                if (ref.rank < 0 || ref.rank == plan.rank) continue;
+                out->dispatch_lsa_bytes +=
+                    plan.token_layout.row_bytes + plan.token_layout.record_bytes();
+                out->combine_lsa_bytes += plan.combine_row_bytes;
+            }
+        }
+        cost.combine(sums);
+    }
+    out->dispatch_gin_bytes = out->gin_rows_sent * plan.send_row_bytes();
+    out->dispatch_puts += shape.peer_count();
+    out->dispatch_doorbells += shape.peer_count();
+    const bool weights = plan.rail_weight_bytes() > 0;
+    for (std::int32_t pair = 0; weights && pair < shape.pair_count(); ++pair)
+        out->combine_puts += rail.sent[static_cast<std::size_t>(pair)] > 0 ? 1 : 0;
+    out->combine_doorbells += weights ? shape.pair_count() : shape.peer_count();
+}
+
 }  // namespace
 
-StepTraffic compute_traffic(const Plan& plan, std::span<const std::int32_t> counts) {
+StepTraffic compute_traffic(const Plan& plan, std::span<const std::int32_t> counts,
+                            const RailCounts& rail) {
     const CountTable table(plan, counts);
     const std::int64_t contexts = plan.kernels.gin_context_count;
     const std::int64_t data_contexts = contexts > 1 ? contexts - 1 : contexts;
@@ -69,17 +157,31 @@ StepTraffic compute_traffic(const Plan& plan, std::span<const std::int32_t> coun
         out.rows_from.push_back(from.rows);
         out.rows_sent += to.rows;
         out.rows_received += from.rows;
-        out.dispatch_bytes_sent += to.rows * (row_bytes + record_bytes);
-        out.combine_bytes_sent += from.rows * plan.combine_row_bytes;
         if (peer / plan.lsa_size == plan.rank / plan.lsa_size) {
             out.lsa_rows_sent += to.rows;
+            if (peer == plan.rank) continue;
+            out.dispatch_lsa_bytes += to.rows * (row_bytes + record_bytes);
+            out.combine_lsa_bytes += to.rows * plan.combine_row_bytes;
             continue;
         }
+        if (plan.rail.active()) continue;
         out.gin_rows_sent += to.rows;
+        out.dispatch_gin_bytes += to.rows * (row_bytes + record_bytes);
+        out.combine_gin_bytes += from.rows * plan.combine_row_bytes;
         out.dispatch_puts += 1 + 2 * to.chunks;
         out.dispatch_doorbells += 1 + to.chunks + data_contexts;
         out.combine_puts += from.chunks;
         out.combine_doorbells += from.chunks + 1;
+    }
+    out.dispatch_bytes_sent = out.rows_sent * (row_bytes + record_bytes);
+    out.combine_bytes_sent = out.rows_received * plan.combine_row_bytes;
+    if (plan.rail.active()) {
+        add_rail(plan, rail, &out);
+        const std::int64_t own = out.rows_to[static_cast<std::size_t>(plan.rank)];
+        out.dispatch_bytes_sent =
+            out.dispatch_gin_bytes + out.dispatch_lsa_bytes + own * (row_bytes + record_bytes);
+        out.combine_bytes_sent =
+            out.combine_gin_bytes + out.combine_lsa_bytes + own * plan.combine_row_bytes;
     }
     out.rendezvous = 3;
     return out;

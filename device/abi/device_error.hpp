@@ -18,6 +18,8 @@ enum class Primitive : std::uint32_t {
     combine_ready = 7,
     combine_chunk = 8,
     user = 9,
+    rail_dispatch = 10,
+    rail_combine = 11,
 };
 
 constexpr const char* name_of(Primitive primitive) {
@@ -32,6 +34,8 @@ constexpr const char* name_of(Primitive primitive) {
         case Primitive::combine_ready: return "combine_ready";
         case Primitive::combine_chunk: return "combine_chunk";
         case Primitive::user: return "user";
+        case Primitive::rail_dispatch: return "rail_dispatch";
+        case Primitive::rail_combine: return "rail_combine";
     }
     return "?";
 }

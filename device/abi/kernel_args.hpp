@@ -11,6 +11,7 @@
 #include "device/abi/expert_map.hpp"
 #include "device/abi/kernel_plan.hpp"
 #include "device/abi/limits.hpp"
+#include "device/abi/rail.hpp"
 #include "device/abi/signal_map.hpp"
 #include "device/abi/step_counts.hpp"
 #include "device/abi/token_layout.hpp"
@@ -54,8 +55,12 @@ struct RegionOffsets {
     std::uint64_t combine_rows[kBufferCount];
     std::uint64_t send_rows;  ///< GIN only: dispatch rows by destination
     std::uint64_t send_meta;
-    std::uint64_t home_rows;   ///< GIN only: combine rows that came home
-    std::uint64_t skew_bytes;  ///< between the skews of neighbouring ranks
+    std::uint64_t home_rows;          ///< GIN only: combine rows that came home
+    std::uint64_t rail_rows;          ///< hybrid: rows from the rail, on their way to this team
+    std::uint64_t back_rows;          ///< hybrid: sums of this team's rows, on their way home
+    std::uint64_t rail_weights;       ///< hybrid: combine weights from the rail, [pair row][K]
+    std::uint64_t rail_weights_send;  ///< hybrid: the same, on their way
+    std::uint64_t skew_bytes;         ///< between the skews of neighbouring ranks
     std::uint64_t total_bytes;
 
     /// Ranks beyond this many have the skews of the first ones again.
@@ -80,6 +85,7 @@ struct ExchangeArgs {
     std::int32_t chunk_rows;    ///< rows of one GIN put
     std::int64_t row_capacity;  ///< rows of one receive buffer
     KernelShape shape;
+    RailShape rail;  ///< all zero in direct mode
 };
 
 /// Device memory of one Routing: what a dispatch decided, and combine or a cached dispatch reuses.
@@ -89,6 +95,11 @@ struct RoutingView {
     std::int32_t*
         counts;  ///< [R][count_row_words]: word 0 tokens, then rank counts, then expert counts
     StepCounts* step;  ///< StepCounts followed by its arrays, see StepCountsLayout
+    /// hybrid, null elsewhere. [pairs * channel_rows][K]: where this rank put the rows that came
+    /// over the rail.
+    SlotRef* rail_slots;
+    std::int32_t* rail_received;  ///< hybrid: [pairs] rows that came over the rail
+    std::int32_t* rail_sent;      ///< hybrid: [pairs] rows that this rank sent over the rail
 };
 
 struct DispatchArgs {

@@ -29,6 +29,9 @@ inline constexpr int kBufferCount = 2;
 
 inline constexpr int kMaxGinContexts = 64;
 
+/// Most rows between two moves of a rail stream's tail.
+inline constexpr int kMaxPublishRows = 1 << 16;
+
 inline constexpr int kWarpSize = 32;
 
 /// LSA teams up to this size have their window bases in the kernel arguments.

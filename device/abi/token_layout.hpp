@@ -52,8 +52,9 @@ static_assert(sizeof(SlotRef) == 8);
 struct HomeRef {
     std::int32_t
         row;  ///< row in send_rows and home_rows, -1 = destination reached by loads and stores
-    std::int32_t
-        chunk;  ///< chunk of consecutive rows it travels in, counted over all GIN destinations
+    /// direct: chunk of consecutive rows it travels in, counted over all GIN destinations.
+    /// hybrid: number of this choice among the choices of the row's pair, in order of tokens.
+    std::int32_t chunk;
 };
 static_assert(sizeof(HomeRef) == 8);
 

@@ -50,6 +50,24 @@ constexpr const char* name_of(Layout layout) {
 /// start.
 enum class PadFill : std::int32_t { none = 0, zero = 1 };
 
+/// How rows travel between LSA teams. direct: from their rank to every rank that wants them.
+/// hybrid: once to each LSA team, over the rail to the rank of the same LSA index, which hands them
+/// on. automatic: the plan chooses.
+enum class ExchangeMode : std::int32_t { direct = 0, hybrid = 1, automatic = 2 };
+
+constexpr const char* name_of(ExchangeMode mode) {
+    switch (mode) {
+        case ExchangeMode::direct: return "direct";
+        case ExchangeMode::hybrid: return "hybrid";
+        case ExchangeMode::automatic: return "automatic";
+    }
+    return "?";
+}
+
+/// hybrid: whether the rank that collects a token's rows of its team sends home their sum, rounded
+/// to the combine type, or every row. Without it sums are bit for bit those of direct.
+enum class PreSum : std::int32_t { on = 0, off = 1 };
+
 /// Whether a dispatch counts and exchanges (fresh) or reuses the slots of an earlier one (cached).
 enum class RoutingMode : std::int32_t { fresh = 0, cached = 1 };
 

@@ -18,9 +18,11 @@ struct WorkspaceShape {
     std::int32_t rank_count;
     std::int32_t expert_words;  ///< expert counts in one count row (local maximum, or all experts)
     std::int32_t gin_context_count;
-    std::int32_t chunk_slots;   ///< entries of the send-chunk counters, 0 without GIN
-    std::int32_t expert_count;  ///< E
-    std::int32_t block_count;   ///< most blocks a dispatch is launched with
+    std::int32_t chunk_slots;        ///< entries of the send-chunk counters, 0 without GIN
+    std::int32_t expert_count;       ///< E
+    std::int32_t block_count;        ///< most blocks a dispatch is launched with
+    std::int32_t rail_team_count;    ///< hybrid: LSA teams, else 0
+    std::int32_t rail_signal_count;  ///< hybrid: signals a context beside SignalMap's, else 0
 
     /// Words of one count row: header, R rank counts, expert counts; even, so that rows stay
     /// 16-byte aligned.
@@ -30,6 +32,11 @@ struct WorkspaceShape {
 
     /// Words that one block of a dispatch publishes to the others: rank counts, then expert counts.
     constexpr std::int32_t block_row_words() const { return rank_count + expert_count; }
+
+    /// Signals of one GIN context.
+    constexpr std::uint32_t signal_count() const {
+        return SignalMap{rank_count}.signal_count() + static_cast<std::uint32_t>(rail_signal_count);
+    }
 };
 
 /// Byte offsets of the control words at the start of a window. One table gives offsets and total
@@ -55,6 +62,8 @@ struct WorkspaceLayout {
     std::uint64_t send_chunks;      ///< [L] u32[chunk_slots]: rows written per send chunk
     std::uint64_t reports;      ///< [P] DeviceError[R]: report board, entry r is rank r's record
     std::uint64_t report_send;  ///< [L] DeviceError: own record, source of GIN puts
+    std::uint64_t count_rail;   ///< [P] u64[kBufferCount][teams][count_row_words]: count rows of
+                                ///< this rail, handed on to count_rows of this team
     std::uint64_t total_bytes;
 
     static constexpr WorkspaceLayout build(const WorkspaceShape& shape) {
@@ -78,11 +87,13 @@ struct WorkspaceLayout {
                                     static_cast<std::uint64_t>(shape.block_row_words()) * 8);
         layout.epochs = place(128);
         layout.grid_barrier = place(128);
-        layout.signal_expected = place(static_cast<std::uint64_t>(shape.gin_context_count) *
-                                       SignalMap{shape.rank_count}.signal_count() * 8);
+        layout.signal_expected =
+            place(static_cast<std::uint64_t>(shape.gin_context_count) * shape.signal_count() * 8);
         layout.send_chunks = place(static_cast<std::uint64_t>(shape.chunk_slots) * 4);
         layout.reports = place(ranks * sizeof(DeviceError));
         layout.report_send = place(sizeof(DeviceError));
+        layout.count_rail =
+            place(kBufferCount * static_cast<std::uint64_t>(shape.rail_team_count) * row * 8);
         layout.total_bytes = at;
         return layout;
     }

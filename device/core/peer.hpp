@@ -25,6 +25,16 @@ GIMLET_DEVICE std::int32_t lsa_member(const PeerHandles& peers, std::int32_t ind
     return peers.rank - peers.lsa_rank + index;
 }
 
+/// Whether `rank` (world) has this rank's LSA index. Equal teams only.
+GIMLET_DEVICE bool on_rail(const PeerHandles& peers, std::int32_t rank) {
+    return rank % peers.lsa_size == peers.lsa_rank;
+}
+
+/// Whether `rank` (world) is reached by GIN: hybrid exchanges connect rails only.
+GIMLET_DEVICE bool is_gin_peer(const PeerHandles& peers, std::int32_t rank) {
+    return !is_lsa_peer(peers, rank) && (peers.shape.rail_team_count == 0 || on_rail(peers, rank));
+}
+
 /// Ranks that are reached over GIN only.
 GIMLET_DEVICE std::int32_t gin_peer_count(const PeerHandles& peers) {
     return peers.rank_count - peers.lsa_size;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/kernels/combine_chunks.hpp"
+#include "device/kernels/hybrid_combine.hpp"
 #include "device/kernels/launch.hpp"
 #include "device/kernels/launch_detail.hpp"
 
@@ -9,14 +10,6 @@ namespace {
 
 /// Plan launches no larger blocks: two rings of one load warp and eight sum warps each.
 inline constexpr int kCombineThreads = 576;
-
-/// A lane's choice of one token: address of its row, 0 if the choice opened none.
-struct LaneRow {
-    std::uint64_t address;
-    float weight;
-    SlotRef slot;
-    HomeRef home;
-};
 
 /// Only lanes below K, and tokens that exist, have rows.
 template <Reach R>
@@ -34,6 +27,7 @@ GIMLET_DEVICE LaneRow lane_row(const CombineContext<R>& ctx, std::int32_t token)
         return out;
     }
     out.home = ctx.args.routing.home[at];
+    if constexpr (R == Reach::rail) return out;  // find_home_row finds the rest
     out.address = reinterpret_cast<std::uint64_t>(ctx.peers.local) +
                   ctx.exchange.regions.home_rows +
                   static_cast<std::uint64_t>(out.home.row) * ctx.args.row_bytes;
@@ -130,6 +124,31 @@ GIMLET_DEVICE void load_token(const CombineRing& ring, RingCursor& cursor, const
     }
 }
 
+/// Hybrid load warp: the rows that this team holds for tokens of the rail. Pairs are dealt to
+/// rings, choices ascend; without the pre-sum every row is a sum of its own.
+GIMLET_DEVICE void load_pairs(const RailCombine& ctx, const CombineRing& ring, RingCursor& cursor) {
+    const RailShape& rail = ctx.exchange.rail;
+    GIMLET_ROLLED
+    for (std::int32_t pair = ring.first_token; pair < rail.pair_count();
+         pair += ring.token_stride) {
+        const std::int32_t rows = ctx.args.routing.rail_received[pair];
+        GIMLET_ROLLED
+        for (std::int32_t i = 0; i < rows; ++i) {
+            const LaneRow lane = forwarded_row(ctx, rail.first_row(pair) + i);
+            if (pre_sums(ctx)) {
+                load_token(ring, cursor, lane, ctx.args.row_bytes);
+                continue;
+            }
+            GIMLET_ROLLED
+            for (std::uint32_t left = warp_ballot(lane.address != 0); left != 0; left &= left - 1) {
+                LaneRow one = lane;
+                if (lane_index() != __ffs(static_cast<int>(left)) - 1) one.address = 0;
+                load_token(ring, cursor, one, ctx.args.row_bytes);
+            }
+        }
+    }
+}
+
 /// Load warp: the ring's tokens, then a ticket that stops the sum warps. A failed wait stops them
 /// at once.
 template <Reach R>
@@ -140,11 +159,17 @@ GIMLET_DEVICE void load_tokens(const CombineContext<R>& ctx, const CombineRing& 
     // Rows that peers wrote were acquired by generic loads; the bulk loads below read through the
     // async proxy.
     fence_proxy_async();
+    if constexpr (R == Reach::rail) load_pairs(ctx, ring, cursor);
     GIMLET_ROLLED
     for (std::int32_t token = ring.first_token; token < ctx.args.token_count;
          token += ring.token_stride) {
-        const LaneRow lane = next;
+        LaneRow lane = next;
         next = lane_row(ctx, token + ring.token_stride);
+        if constexpr (R == Reach::rail) {
+            find_home_row(ctx, lane);
+            if (!await_home_row(ctx, lane)) break;
+            fence_proxy_async();
+        }
         if constexpr (R == Reach::gin) {
             if (!await_chunks(ctx, lane.slot.rank, lane.home)) break;
             fence_proxy_async();
@@ -154,11 +179,12 @@ GIMLET_DEVICE void load_tokens(const CombineContext<R>& ctx, const CombineRing& 
     fill_slot(ring, cursor, RowTicket{RowTicket::stop, 0.0f, 1, 0}, nullptr, 0);
 }
 
-/// Sum warps, one unit: adds the slots up to the unit's last, then the bias, and writes the piece.
-/// Returns false at the stop ticket.
+/// Sum warps, one unit: adds the slots up to the unit's last, then the bias (or null), and writes
+/// the piece at `offset` of the row `out_row`. Returns false at the stop ticket.
 template <ElementType E, Reach R>
 GIMLET_DEVICE bool sum_unit(const CombineContext<R>& ctx, const CombineRing& ring,
-                            RingCursor& cursor, std::int32_t token, std::uint32_t offset) {
+                            RingCursor& cursor, std::byte* out_row, const std::byte* bias_row,
+                            std::uint32_t offset) {
     constexpr std::int32_t kElements = Pack16<E>::count;
     const std::uint32_t left_bytes = ctx.args.row_bytes - offset;
     const std::uint32_t bytes = left_bytes < ring.slot_bytes ? left_bytes : ring.slot_bytes;
@@ -184,10 +210,9 @@ GIMLET_DEVICE bool sum_unit(const CombineContext<R>& ctx, const CombineRing& rin
         if (lane_index() == 0) mbarrier_arrive(ring.empty + cursor.slot);
         cursor.advance(ring.depth);
     }
-    const std::uint64_t at = static_cast<std::uint64_t>(token) * ctx.args.row_bytes + offset;
-    auto* out = reinterpret_cast<Vec16*>(ctx.args.out + at);
+    auto* out = reinterpret_cast<Vec16*>(out_row + offset);
     const auto* bias =
-        ctx.args.bias == nullptr ? nullptr : reinterpret_cast<const Vec16*>(ctx.args.bias + at);
+        bias_row == nullptr ? nullptr : reinterpret_cast<const Vec16*>(bias_row + offset);
     GIMLET_UNROLL
     for (std::int32_t i = 0; i < kCombineVectors; ++i) {
         const std::int32_t v = thread + i * stride;
@@ -198,16 +223,70 @@ GIMLET_DEVICE bool sum_unit(const CombineContext<R>& ctx, const CombineRing& rin
     return true;
 }
 
+/// Sum warps: one row, piece by piece.
+template <ElementType E, Reach R>
+GIMLET_DEVICE bool sum_row(const CombineContext<R>& ctx, const CombineRing& ring,
+                           RingCursor& cursor, std::byte* out, const std::byte* bias) {
+    GIMLET_ROLLED
+    for (std::uint32_t offset = 0; offset < ctx.args.row_bytes; offset += ring.slot_bytes) {
+        if (!sum_unit<E>(ctx, ring, cursor, out, bias, offset)) return false;
+    }
+    return true;
+}
+
+/// Barrier of the ring's sum warps, then one of their threads puts.
+GIMLET_DEVICE void publish_sums(const RailCombine& ctx, const CombineRing& ring, std::int32_t pair,
+                                std::int32_t begin, std::int32_t end, bool finished) {
+    named_sync(1 + warp_index() / ring.warps, (ring.warps - 1) * kWarpSize);
+    if (ring.warp() == 1 && elect()) publish_back(ctx, pair, begin, end, finished);
+}
+
+/// Hybrid sum warps, the counterpart of load_pairs. Returns false at the stop ticket.
+template <ElementType E>
+GIMLET_DEVICE bool sum_pairs(const RailCombine& ctx, const CombineRing& ring, RingCursor& cursor) {
+    const RailShape& rail = ctx.exchange.rail;
+    GIMLET_ROLLED
+    for (std::int32_t pair = ring.first_token; pair < rail.pair_count();
+         pair += ring.token_stride) {
+        const std::int32_t rows = ctx.args.routing.rail_received[pair];
+        std::byte* const back =
+            ctx.peers.local + ctx.exchange.regions.back_rows +
+            static_cast<std::uint64_t>(first_home_row(ctx, pair)) * ctx.args.row_bytes;
+        std::int32_t done = 0;
+        std::int32_t published = 0;
+        GIMLET_ROLLED
+        for (std::int32_t i = 0; i < rows; ++i) {
+            std::int32_t sums = 1;
+            if (!pre_sums(ctx)) {
+                const LaneRow lane = forwarded_row(ctx, rail.first_row(pair) + i);
+                sums = __popc(warp_ballot(lane.address != 0));
+            }
+            GIMLET_ROLLED
+            for (; sums > 0; --sums, ++done) {
+                std::byte* const out = back + static_cast<std::uint64_t>(done) * ctx.args.row_bytes;
+                if (!sum_row<E>(ctx, ring, cursor, out, nullptr)) return false;
+            }
+            if (done - published < rail.publish_rows || i + 1 == rows) continue;
+            publish_sums(ctx, ring, pair, published, done, false);
+            published = done;
+        }
+        publish_sums(ctx, ring, pair, published, done, true);
+    }
+    return true;
+}
+
 template <ElementType E, Reach R>
 GIMLET_DEVICE void sum_tokens(const CombineContext<R>& ctx, const CombineRing& ring) {
     RingCursor cursor;
+    if constexpr (R == Reach::rail) {
+        if (!sum_pairs<E>(ctx, ring, cursor)) return;
+    }
     GIMLET_ROLLED
     for (std::int32_t token = ring.first_token; token < ctx.args.token_count;
          token += ring.token_stride) {
-        GIMLET_ROLLED
-        for (std::uint32_t offset = 0; offset < ctx.args.row_bytes; offset += ring.slot_bytes) {
-            if (!sum_unit<E>(ctx, ring, cursor, token, offset)) return;
-        }
+        const std::uint64_t at = static_cast<std::uint64_t>(token) * ctx.args.row_bytes;
+        const std::byte* bias = ctx.args.bias == nullptr ? nullptr : ctx.args.bias + at;
+        if (!sum_row<E>(ctx, ring, cursor, ctx.args.out + at, bias)) return;
     }
 }
 
@@ -228,6 +307,7 @@ GIMLET_DEVICE void set_up_ring(const CombineRing& ring) {
 /// scope after the kernel boundary that ended the writers.
 template <Reach R>
 GIMLET_DEVICE void announce_ready(const CombineContext<R>& ctx) {
+    if constexpr (R == Reach::rail) announce_on_rail(ctx);
     if (block_index() != 0 || warp_index() != warp_count() - 1) return;
     const std::uint64_t mark = ctx.refuses() ? kRefusedMark : 0;
     GIMLET_ROLLED
@@ -236,7 +316,7 @@ GIMLET_DEVICE void announce_ready(const CombineContext<R>& ctx) {
             auto* words = reinterpret_cast<std::uint64_t*>(
                 peer_pointer(ctx.peers, peer, ctx.peers.layout.combine_ready));
             store_release<Scope::system>(words + ctx.peers.rank, ctx.epoch + mark);
-        } else {
+        } else if constexpr (R == Reach::gin) {
             const ncclGin gin = gin_context(ctx.peers, ctx.contexts().notify_context());
             gin.signal(
                 world_team(ctx.peers), peer,
@@ -263,9 +343,11 @@ GIMLET_DEVICE bool await_ready(const CombineContext<R>& ctx) {
                 beyond = seen - ctx.epoch;
                 return static_cast<std::int64_t>(beyond) >= 0;
             });
-        } else {
+        } else if (R == Reach::gin || on_rail(ctx.peers, rank)) {
+            const std::int32_t signals = R == Reach::rail ? ctx.exchange.rail.channel_count : 1;
             status = shadow.wait_meet(scope, rank, ctx.contexts().notify_context(),
-                                      ctx.signals().combine_ready(rank), 1, beyond);
+                                      ctx.signals().combine_ready(rank),
+                                      static_cast<std::uint64_t>(signals), beyond);
         }
         if (status == WaitStatus::ok && beyond >= kRefusedMark / 2) {
             peer_refused(scope, rank);
@@ -289,8 +371,12 @@ GIMLET_DEVICE void finish(const CombineContext<R>& ctx) {
     block_sync();
     if (*ctx.verdict == 0) return;
     const bool failed = block_any(ctx.poisoned());
-    if (!failed) settle_chunks(ctx);
-    close_step<R>(ctx.peers, ctx.epochs, failed);
+    if constexpr (R == Reach::rail) {
+        if (!failed) settle_rail(ctx);
+    } else {
+        if (!failed) settle_chunks(ctx);
+    }
+    close_step<R>(ctx.peers, ctx.epochs, block_any(ctx.poisoned()));
     if (thread_index() == 0) store_relaxed<Scope::gpu>(&ctx.epochs->combine, ctx.epoch);
 }
 
@@ -340,8 +426,11 @@ CombineKernel combine_kernel_of(ElementType type) {
 
 /// Null for types that cannot be summed.
 CombineKernel combine_kernel_of(ElementType type, Reach reach) {
-    return reach == Reach::gin ? combine_kernel_of<Reach::gin>(type)
-                               : combine_kernel_of<Reach::lsa>(type);
+    switch (reach) {
+        case Reach::gin: return combine_kernel_of<Reach::gin>(type);
+        case Reach::rail: return combine_kernel_of<Reach::rail>(type);
+        default: return combine_kernel_of<Reach::lsa>(type);
+    }
 }
 
 }  // namespace
@@ -357,7 +446,7 @@ std::uint32_t combine_max_slot_bytes(std::int32_t thread_count, std::int32_t rin
 cudaError_t prepare_combine() {
     for (const ElementType type :
          {ElementType::float32, ElementType::float16, ElementType::bfloat16}) {
-        for (const Reach reach : {Reach::lsa, Reach::gin}) {
+        for (const Reach reach : {Reach::lsa, Reach::gin, Reach::rail}) {
             const cudaError_t error = raise_shared_limit(combine_kernel_of(type, reach));
             if (error != cudaSuccess) return error;
         }
@@ -366,8 +455,7 @@ cudaError_t prepare_combine() {
 }
 
 cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream) {
-    const CombineKernel kernel =
-        combine_kernel_of(args.element_type, reach_of(args.exchange.peers));
+    const CombineKernel kernel = combine_kernel_of(args.element_type, reach_of(args.exchange));
     if (kernel == nullptr) return cudaErrorInvalidValue;
     return launch(kernel, args.exchange.shape, stream, args);
 }

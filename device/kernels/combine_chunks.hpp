@@ -86,6 +86,15 @@ struct CombineContext {
     }
 };
 
+/// A lane's choice of one token: address of its row, 0 if the choice opened none.
+struct LaneRow {
+    std::uint64_t address;
+    float weight;
+    SlotRef slot;
+    HomeRef home;
+    std::int32_t needed = 0;  ///< hybrid: the tail that brings the row home, 0 = it is in this team
+};
+
 /// Rows and chunks of source rank `home` that lie, in its own numbering over GIN keys, before the
 /// keys of `rank`.
 struct HomePosition {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/kernels/dispatch_copy.hpp"
+#include "device/kernels/hybrid_dispatch.hpp"
 #include "device/kernels/launch.hpp"
 #include "device/kernels/launch_detail.hpp"
 
@@ -38,6 +39,9 @@ GIMLET_DEVICE bool find_slots(const DispatchContext<R>& ctx, const TokenBatch& f
     // Not before the choices are here, which these loads would delay.
     start_loads(ctx);
     if (!send_counts(ctx)) return false;
+    if constexpr (R == Reach::rail) {
+        if (!hand_on_counts(ctx)) return false;
+    }
     if (!receive_counts(ctx)) return false;
     if (!build_key_tables(ctx)) return false;
     if (fresh) assign_slots(ctx, first);
@@ -45,8 +49,8 @@ GIMLET_DEVICE bool find_slots(const DispatchContext<R>& ctx, const TokenBatch& f
 }
 
 /// Last block of the grid, all threads: tells every peer that this rank's rows of the step are
-/// complete. Before: all blocks' writes happen-before (acq_rel on the finished counter, then a
-/// block barrier).
+/// complete (hybrid: the peers of its team, including the rows that came over the rail). Before:
+/// all blocks' writes happen-before (acq_rel on the finished counter, then a block barrier).
 template <Reach R>
 GIMLET_DEVICE void announce_rows(const DispatchContext<R>& ctx) {
     const std::int32_t contexts = ctx.contexts().data_context_count();
@@ -57,7 +61,7 @@ GIMLET_DEVICE void announce_rows(const DispatchContext<R>& ctx) {
             peer_pointer(ctx.peers, peer, ctx.peers.layout.dispatch_arrival));
         store_release<Scope::system>(words + ctx.peers.rank, ctx.epoch);
     }
-    if constexpr (R == Reach::lsa) return;
+    if constexpr (R != Reach::gin) return;
     // A strong signal covers one (context, peer): every context that may have carried rows rings
     // once. It also rings the doorbell of whatever is still queued there.
     GIMLET_ROLLED
@@ -71,8 +75,8 @@ GIMLET_DEVICE void announce_rows(const DispatchContext<R>& ctx) {
     }
 }
 
-/// Last block, all threads: waits until the rows of every source have landed here. Block-uniform
-/// verdict.
+/// Last block, all threads: waits until the rows of every source have landed here (hybrid: all come
+/// from this team). Block-uniform verdict.
 template <Reach R>
 GIMLET_DEVICE bool await_rows(const DispatchContext<R>& ctx) {
     const WaitScope scope = ctx.wait_scope(Primitive::dispatch_arrival);
@@ -90,7 +94,7 @@ GIMLET_DEVICE bool await_rows(const DispatchContext<R>& ctx) {
             });
         good = good && status == WaitStatus::ok;
     }
-    if constexpr (R == Reach::lsa) return block_all(good);
+    if constexpr (R != Reach::gin) return block_all(good);
     const SignalShadow shadow(ctx.peers);
     const std::int32_t contexts = ctx.contexts().data_context_count();
     GIMLET_ROLLED
@@ -148,7 +152,13 @@ GIMLET_DEVICE void finish(const DispatchContext<R>& ctx) {
     if (*ctx.verdict == 0) return;
     if (!block_any(ctx.poisoned())) {
         announce_rows(ctx);
-        if (await_rows(ctx)) settle_gin(ctx);
+        if (await_rows(ctx)) {
+            if constexpr (R == Reach::rail) {
+                settle_rail(ctx);
+            } else {
+                settle_gin(ctx);
+            }
+        }
     }
     close_step<R>(ctx.peers, ctx.epochs, block_any(ctx.poisoned()));
     if (thread_index() == 0) store_relaxed<Scope::gpu>(&ctx.epochs->dispatch, ctx.epoch);
@@ -165,11 +175,13 @@ GIMLET_GLOBAL void __launch_bounds__(kDispatchThreads, 1)
     }
     set_up(ctx, args.shared);
     if (find_slots(ctx, first)) {
-        if (warp_index() < ctx.exchange.shape.copy_warps) {
+        if constexpr (R == Reach::rail) {
+            move_rows_by_rail(ctx);
+        } else if (warp_index() < ctx.exchange.shape.copy_warps) {
             copy_rows(ctx);
         } else {
             record_step(ctx);
-            write_records(ctx);
+            write_records(ctx, ctx.exchange.shape.copy_warps);
         }
         fill_gaps(ctx);
     } else {
@@ -194,33 +206,40 @@ std::int32_t bits_for(std::int32_t value) {
 
 std::uint32_t dispatch_shared_bytes(const ExchangeArgs& exchange, const KernelShape& shape) {
     return DispatchSharedLayout::build(shape, exchange.peers.rank_count,
-                                       exchange.experts.expert_count, exchange.layout)
+                                       exchange.experts.expert_count, exchange.layout,
+                                       exchange.rail)
         .total_bytes;
 }
 
 cudaError_t prepare_dispatch() {
-    if (const cudaError_t error = raise_shared_limit(device::dispatch_kernel<Reach::lsa>);
-        error != cudaSuccess) {
-        return error;
+    for (const auto kernel :
+         {device::dispatch_kernel<Reach::lsa>, device::dispatch_kernel<Reach::gin>,
+          device::dispatch_kernel<Reach::rail>}) {
+        if (const cudaError_t error = raise_shared_limit(kernel); error != cudaSuccess)
+            return error;
     }
-    return raise_shared_limit(device::dispatch_kernel<Reach::gin>);
+    return cudaSuccess;
 }
 
 cudaError_t launch_dispatch(const DispatchArgs& args, cudaStream_t stream) {
     const ExchangeArgs& exchange = args.exchange;
     const KernelShape& shape = exchange.shape;
-    const std::int32_t per_block = (args.token_count + shape.block_count - 1) / shape.block_count;
+    const Reach reach = reach_of(exchange);
+    std::int32_t per_block = (args.token_count + shape.block_count - 1) / shape.block_count;
+    // Channels of equal size: a block's tokens are those of its copy warps.
+    if (reach == Reach::rail)
+        per_block = (per_block + shape.copy_warps - 1) / shape.copy_warps * shape.copy_warps;
     const device::DispatchKernelArgs kernel_args{
         args,
         DispatchSharedLayout::build(shape, exchange.peers.rank_count, exchange.experts.expert_count,
-                                    exchange.layout),
+                                    exchange.layout, exchange.rail),
         ExpertLookup::from(exchange.experts),
         per_block,
         (per_block + shape.count_warps - 1) / shape.count_warps,
         bits_for(exchange.topk)};
-    const auto kernel = reach_of(exchange.peers) == Reach::gin
-                            ? device::dispatch_kernel<Reach::gin>
-                            : device::dispatch_kernel<Reach::lsa>;
+    const auto kernel = reach == Reach::rail  ? device::dispatch_kernel<Reach::rail>
+                        : reach == Reach::gin ? device::dispatch_kernel<Reach::gin>
+                                              : device::dispatch_kernel<Reach::lsa>;
     return launch(kernel, shape, stream, kernel_args);
 }
 

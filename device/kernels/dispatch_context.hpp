@@ -57,6 +57,7 @@ struct DispatchContext {
     std::int32_t* warp_keys;
     std::int32_t* source_rows;
     std::int32_t* expert_rows;
+    std::int32_t* rail_words;
     std::uint32_t* verdict;
     EpochWords* epochs;
     std::uint64_t epoch;
@@ -64,6 +65,7 @@ struct DispatchContext {
     bool failed;               ///< an earlier step has failed; threads may see this differently
     std::int32_t token_begin;  ///< this block's tokens: [token_begin, token_end)
     std::int32_t token_end;
+    std::int32_t tokens_per_block;
     std::int32_t tokens_per_warp;
     std::int32_t group_bits;
 
@@ -86,11 +88,13 @@ struct DispatchContext {
         warp_keys = reinterpret_cast<std::int32_t*>(shared + layout.warp_keys);
         source_rows = reinterpret_cast<std::int32_t*>(shared + layout.source_rows);
         expert_rows = reinterpret_cast<std::int32_t*>(shared + layout.expert_rows);
+        rail_words = reinterpret_cast<std::int32_t*>(shared + layout.rail);
         verdict = reinterpret_cast<std::uint32_t*>(shared + layout.verdict);
         epochs = reinterpret_cast<EpochWords*>(peers.local + peers.layout.epochs);
         epoch = epochs->dispatch + 1;
         failed = failed_before(epochs);
         parity = static_cast<std::int32_t>(epoch % kBufferCount);
+        tokens_per_block = k.tokens_per_block;
         tokens_per_warp = k.tokens_per_warp;
         group_bits = k.group_bits;
         const std::int32_t begin = block_index() * k.tokens_per_block;
@@ -100,6 +104,10 @@ struct DispatchContext {
         if (token_end < token_begin) token_end = token_begin;
     }
 
+    /// Tokens of one copy warp in hybrid mode.
+    GIMLET_DEVICE std::int32_t tokens_per_channel() const {
+        return tokens_per_block / exchange.shape.copy_warps;
+    }
     GIMLET_DEVICE bool rank_major() const { return exchange.layout == Layout::rank_major; }
     GIMLET_DEVICE std::int32_t key_total_count() const {
         return rank_major() ? peers.rank_count : experts.expert_count;
@@ -107,6 +115,8 @@ struct DispatchContext {
     GIMLET_DEVICE std::int32_t rank_of_key(std::int32_t key) const {
         return rank_major() ? key : experts.rank_of(key);
     }
+    /// Whether count rows hold the experts of all ranks, or only those of the rank that gets them.
+    GIMLET_DEVICE bool wide_counts() const { return R == Reach::rail || !rank_major(); }
     /// Index of a key's count in a count row.
     GIMLET_DEVICE std::int32_t key_word(std::int32_t key) const {
         return rank_major() ? 1 + key : 1 + peers.rank_count + key;
@@ -127,6 +137,12 @@ struct DispatchContext {
     GIMLET_DEVICE std::uint64_t count_row_offset(std::int32_t source) const {
         const std::uint64_t row = static_cast<std::uint64_t>(parity) * peers.rank_count + source;
         return peers.layout.count_rows + row * peers.shape.count_row_words() * 8u;
+    }
+    /// Where the count row of team `team`'s member of this rail lands, for this rank to hand on.
+    GIMLET_DEVICE std::uint64_t rail_count_row_offset(std::int32_t team) const {
+        const std::uint64_t row =
+            static_cast<std::uint64_t>(parity) * peers.shape.rail_team_count + team;
+        return peers.layout.count_rail + row * peers.shape.count_row_words() * 8u;
     }
     GIMLET_DEVICE const std::uint64_t* count_row(std::int32_t source) const {
         return reinterpret_cast<const std::uint64_t*>(peers.local + count_row_offset(source));

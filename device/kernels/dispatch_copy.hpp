@@ -71,6 +71,10 @@ GIMLET_DEVICE LaneTarget lane_target(const DispatchContext<R>& ctx, std::int32_t
         out.index = ref.slot;
         return out;
     }
+    if constexpr (R == Reach::rail) {
+        out.active = false;  // travels as a row of the rail, see hybrid_dispatch.hpp
+        return out;
+    }
     out.window = ctx.peers.local;
     out.index = ctx.args.routing.home[at].row;
     out.key = ctx.rank_major() ? ref.rank : ctx.lane_expert(token, lane);
@@ -94,7 +98,15 @@ struct CopyUnits {
         pieces = static_cast<std::int32_t>((row_bytes + piece_bytes - 1) / piece_bytes);
         first_token = ctx.token_begin + warp_index();
         stride = shape.copy_warps;
-        const std::int32_t span = ctx.token_end - first_token;
+        std::int32_t end = ctx.token_end;
+        if constexpr (R == Reach::rail) {
+            // A channel's tokens are consecutive.
+            first_token = ctx.token_begin + warp_index() * ctx.tokens_per_channel();
+            stride = 1;
+            end = first_token + ctx.tokens_per_channel();
+            if (end > ctx.token_end) end = ctx.token_end;
+        }
+        const std::int32_t span = end - first_token;
         count = span > 0 ? (span + stride - 1) / stride * pieces : 0;
     }
     GIMLET_DEVICE std::int32_t token(std::int32_t unit) const {
@@ -147,8 +159,8 @@ GIMLET_DEVICE void load_unit(const DispatchContext<R>& ctx, const CopyUnits& uni
 /// block barrier.
 template <Reach R>
 GIMLET_DEVICE void start_loads(const DispatchContext<R>& ctx) {
-    if (warp_index() >= ctx.exchange.shape.copy_warps) return;
-    const CopyUnits units(ctx);
+    const std::int32_t copy_warps = ctx.exchange.shape.copy_warps;
+    if (warp_index() >= copy_warps + ctx.exchange.shape.forward_warps) return;
     const CopyRing ring(ctx);
     if (lane_index() == 0) {
         GIMLET_ROLLED
@@ -156,6 +168,8 @@ GIMLET_DEVICE void start_loads(const DispatchContext<R>& ctx) {
             mbarrier_init(ring.barriers + slot, 1);
         mbarrier_init_fence();
     }
+    if (R == Reach::rail && warp_index() >= copy_warps) return;
+    const CopyUnits units(ctx);
     GIMLET_ROLLED
     for (std::int32_t unit = 0; unit < ring.depth; ++unit) load_unit(ctx, units, ring, unit);
 }
@@ -253,15 +267,15 @@ GIMLET_DEVICE std::uint32_t record_word(const DispatchContext<R>& ctx, std::int3
     return here ? static_cast<std::uint32_t>(local) : 0xffffffffu;
 }
 
-/// Metadata warps: the record of every row of this block's tokens.
+/// Warps from `first_warp` on: the record of every row of this block's tokens (hybrid: of those
+/// that stay in this team).
 template <Reach R>
-GIMLET_DEVICE void write_records(const DispatchContext<R>& ctx) {
-    const std::int32_t copy_warps = ctx.exchange.shape.copy_warps;
-    const std::int32_t stride = warp_count() - copy_warps;
+GIMLET_DEVICE void write_records(const DispatchContext<R>& ctx, std::int32_t first_warp) {
+    const std::int32_t stride = warp_count() - first_warp;
     const RegionOffsets& regions = ctx.exchange.regions;
     const TokenLayout& layout = ctx.exchange.token_layout;
     GIMLET_ROLLED
-    for (std::int32_t token = ctx.token_begin + warp_index() - copy_warps; token < ctx.token_end;
+    for (std::int32_t token = ctx.token_begin + warp_index() - first_warp; token < ctx.token_end;
          token += stride) {
         const LaneTarget target = lane_target(ctx, token);
         const std::int64_t at = static_cast<std::int64_t>(token) * ctx.exchange.topk + lane_index();

@@ -286,15 +286,30 @@ GIMLET_DEVICE std::int32_t source_word(const DispatchContext<R>& ctx, std::int32
     const std::int32_t ranks = ctx.peers.rank_count;
     if (index < 1 + ranks) return index - 1;
     const std::int32_t expert = index - 1 - ranks;
-    if (!ctx.rank_major()) return ranks + expert;
+    if (ctx.wide_counts()) return ranks + expert;
     return expert < ctx.experts.local_count(peer) ? ranks + ctx.experts.first(peer) + expert : -1;
 }
 
-/// Block b tells peers b, b + blocks, ... this rank's counts: how many those are, and which.
+/// Block b tells peers number b, b + blocks, ... this rank's counts: how many those are. The peers
+/// are all ranks; hybrid: the members of this team, then the other ranks of this rail, who hand the
+/// counts on to their teams.
 template <Reach R>
 GIMLET_DEVICE std::int32_t served_count(const DispatchContext<R>& ctx) {
-    const std::int32_t left = ctx.peers.rank_count - block_index();
+    const std::int32_t peers = R == Reach::rail
+                                   ? ctx.peers.lsa_size + ctx.exchange.rail.peer_count()
+                                   : ctx.peers.rank_count;
+    const std::int32_t left = peers - block_index();
     return left > 0 ? (left + block_count() - 1) / block_count() : 0;
+}
+
+/// The `i`-th of them.
+template <Reach R>
+GIMLET_DEVICE std::int32_t served_peer(const DispatchContext<R>& ctx, std::int32_t i) {
+    const std::int32_t number = block_index() + i * block_count();
+    if constexpr (R != Reach::rail) return number;
+    const std::int32_t other = number - ctx.peers.lsa_size;
+    if (other < 0) return lsa_member(ctx.peers, number);
+    return ctx.exchange.rail.team_of(other) * ctx.peers.lsa_size + ctx.peers.lsa_rank;
 }
 
 /// Row offset of `peer` among the rows that wait to be put.
@@ -326,7 +341,7 @@ GIMLET_DEVICE bool sum_counts(const DispatchContext<R>& ctx) {
     for (std::int32_t base = 0; base < tasks; base += block_threads() / kShare) {
         const std::int32_t task = base + thread_index() / kShare;
         const bool send = task < sends;
-        const std::int32_t peer = block_index() + (send ? task / words : 0) * block_count();
+        const std::int32_t peer = served_peer(ctx, send ? task / words : 0);
         const std::int32_t index = 1 + task % words;
         std::int32_t word = -1;
         if (send) {
@@ -368,7 +383,7 @@ GIMLET_DEVICE void send_headers(const DispatchContext<R>& ctx) {
     for (std::int32_t i = lane_index(); i < served_count(ctx); i += kWarpSize) {
         // Release: what this rank read of the receive buffers in earlier steps is over before the
         // peer may write them. (Behind GIN the put of the row releases.)
-        store_release<Scope::system>(count_row_out(ctx, block_index() + i * block_count()), header);
+        store_release<Scope::system>(count_row_out(ctx, served_peer(ctx, i)), header);
     }
 }
 
@@ -382,10 +397,13 @@ GIMLET_DEVICE void put_count_rows(const DispatchContext<R>& ctx) {
     const ncclGin gin = gin_context(ctx.peers, ctx.contexts().notify_context());
     GIMLET_ROLLED
     for (std::int32_t i = thread_index(); i < served_count(ctx); i += block_threads()) {
-        const std::int32_t peer = block_index() + i * block_count();
+        const std::int32_t peer = served_peer(ctx, i);
         if (ctx.is_lsa(peer)) continue;
-        gin.put(world_team(ctx.peers), peer, ctx.peers.window, ctx.count_row_offset(ctx.peers.rank),
-                ctx.peers.window, count_send_offset(ctx, peer), bytes,
+        const std::uint64_t target = R == Reach::rail
+                                         ? ctx.rail_count_row_offset(ctx.exchange.rail.team_index)
+                                         : ctx.count_row_offset(ctx.peers.rank);
+        gin.put(world_team(ctx.peers), peer, ctx.peers.window, target, ctx.peers.window,
+                count_send_offset(ctx, peer), bytes,
                 ncclGin_WeakSignalInc{ctx.signals().count_row(ctx.peers.rank)});
     }
 }
@@ -397,7 +415,7 @@ template <Reach R>
 GIMLET_DEVICE bool send_counts(const DispatchContext<R>& ctx) {
     const bool good = ctx.args.mode != RoutingMode::fresh || sum_counts(ctx);
     const bool all_good = block_all(good && *ctx.verdict == 0);
-    if constexpr (R == Reach::gin) put_count_rows(ctx);
+    if constexpr (R != Reach::lsa) put_count_rows(ctx);
     return all_good;
 }
 
@@ -422,7 +440,7 @@ GIMLET_DEVICE void take_count(const DispatchContext<R>& ctx, std::int32_t source
         return;
     }
     const std::int32_t local =
-        ctx.rank_major() ? entry - ranks : entry - ranks - ctx.experts.first(me);
+        ctx.wide_counts() ? entry - ranks - ctx.experts.first(me) : entry - ranks;
     if (local < 0 || local >= ctx.experts.local_count(me)) return;
     atomicAdd(ctx.expert_rows + local, rows);
     if (!ctx.rank_major()) atomicAdd(ctx.source_rows + source, rows);
@@ -431,7 +449,7 @@ GIMLET_DEVICE void take_count(const DispatchContext<R>& ctx, std::int32_t source
 /// Words of a count row that this block needs beside the header.
 template <Reach R>
 GIMLET_DEVICE std::int32_t needed_words(const DispatchContext<R>& ctx) {
-    const bool experts = !ctx.rank_major() || block_index() == 0;
+    const bool experts = !ctx.rank_major() || block_index() == 0;  // record_step needs them
     return ctx.peers.rank_count + (experts ? ctx.peers.shape.expert_words : 0);
 }
 

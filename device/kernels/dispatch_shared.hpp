@@ -13,7 +13,7 @@ namespace gimlet {
 /// A key is what owns a contiguous range of final slots: the destination rank (rank_major) or the
 /// expert (expert_major).
 struct DispatchSharedLayout {
-    std::uint32_t slots;      ///< copy_warps * slots_per_warp row slots, 128-byte aligned
+    std::uint32_t slots;      ///< slots_per_warp row slots a copy or forward warp
     std::uint32_t mbarriers;  ///< u64 per slot
     std::uint32_t peer_base;  ///< u64[R]: window base plus skew of an LSA peer, 0 for a GIN peer
     // From here on: zeroed at the start.
@@ -26,11 +26,20 @@ struct DispatchSharedLayout {
     std::uint32_t warp_keys;     ///< i32[count_warps][keys]: running ordinals
     std::uint32_t source_rows;   ///< i32[R]: rows that each source sends here
     std::uint32_t expert_rows;   ///< i32[local experts]: rows of each local expert
+    std::uint32_t rail;          ///< hybrid: i32[copy_warps][2][teams - 1] rows, then choices given
+                                 ///< out; i32[forward_warps][pairs a warp] rows handed on
     std::uint32_t verdict;       ///< u32: the block's fault state
     std::uint32_t total_bytes;
 
+    /// Pairs of the rail that one forward warp serves.
+    static constexpr std::int32_t pairs_per_warp(const KernelShape& shape, const RailShape& rail) {
+        const std::int32_t warps = shape.forward_warps * shape.block_count;
+        return warps > 0 ? (rail.pair_count() + warps - 1) / warps : 0;
+    }
+
     static constexpr DispatchSharedLayout build(const KernelShape& shape, std::int32_t rank_count,
-                                                std::int32_t expert_count, Layout layout) {
+                                                std::int32_t expert_count, Layout layout,
+                                                const RailShape& rail = {}) {
         DispatchSharedLayout out{};
         std::uint32_t at = 0;
         const auto place = [&at](std::uint32_t bytes) {
@@ -41,7 +50,11 @@ struct DispatchSharedLayout {
         const auto ranks = static_cast<std::uint32_t>(rank_count);
         const auto experts = static_cast<std::uint32_t>(expert_count);
         const std::uint32_t keys = layout == Layout::rank_major ? ranks : experts;
-        const auto slot_count = static_cast<std::uint32_t>(shape.copy_warps * shape.slots_per_warp);
+        const auto slot_count = static_cast<std::uint32_t>(
+            (shape.copy_warps + shape.forward_warps) * shape.slots_per_warp);
+        const auto rail_words =
+            static_cast<std::uint32_t>(shape.copy_warps * 2 * rail.peer_count() +
+                                       shape.forward_warps * pairs_per_warp(shape, rail));
         out.slots = place(slot_count * shape.slot_bytes);
         out.mbarriers = place(slot_count * 8u);
         out.peer_base = place(ranks * 8u);
@@ -54,6 +67,7 @@ struct DispatchSharedLayout {
         out.warp_keys = place(static_cast<std::uint32_t>(shape.count_warps) * keys * 4u);
         out.source_rows = place(ranks * 4u);
         out.expert_rows = place((experts + ranks - 1u) / ranks * 4u);
+        out.rail = place(rail_words * 4u);
         out.verdict = place(16u);
         out.total_bytes = at;
         return out;

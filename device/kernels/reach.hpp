@@ -5,12 +5,14 @@
 
 namespace gimlet {
 
-/// How a kernel reaches its peers: all by loads and stores, or some through GIN. Two instances of
-/// each kernel, because GIN's code is many times the size of the rest, and instruction fetches are
-/// a good part of a small step.
-enum class Reach { lsa, gin };
+/// How a kernel reaches its peers: all by loads and stores, some through GIN, or other teams
+/// through the rail. An instance of each kernel for each, because GIN's code is many times the size
+/// of the rest, and instruction fetches are a good part of a small step.
+enum class Reach { lsa, gin, rail };
 
-constexpr Reach reach_of(const PeerHandles& peers) {
+constexpr Reach reach_of(const ExchangeArgs& exchange) {
+    const PeerHandles& peers = exchange.peers;
+    if (exchange.rail.active()) return Reach::rail;
     return peers.gin_context_count > 0 && peers.lsa_size < peers.rank_count ? Reach::gin
                                                                             : Reach::lsa;
 }

@@ -39,6 +39,8 @@ GIMLET_GLOBAL void collect_kernel(const GIMLET_GRID_CONSTANT CollectArgs args) {
                 seen = load_acquire<Scope::system>(entry);
                 return static_cast<std::uint32_t>(seen) == kDeviceErrorComplete;
             });
+        } else if (!is_gin_peer(peers, rank)) {
+            continue;  // hybrid: the report goes to its team and its rail
         } else {
             status = shadow.wait_meet(scope, rank, contexts.notify_context(),
                                       SignalMap{peers.rank_count}.report(rank), 1);
@@ -72,6 +74,10 @@ GIMLET_DEVICE void reset_words(const RecoverArgs& args) {
     fill<std::uint64_t>(peers, layout.count_rows,
                         kBufferCount * ranks * static_cast<std::uint64_t>(shape.count_row_words()),
                         tag);
+    fill<std::uint64_t>(peers, layout.count_rail,
+                        kBufferCount * static_cast<std::uint64_t>(shape.rail_team_count) *
+                            static_cast<std::uint64_t>(shape.count_row_words()),
+                        tag);
     fill<std::uint64_t>(peers, layout.block_counts,
                         kBufferCount * static_cast<std::uint64_t>(shape.block_count) *
                             static_cast<std::uint64_t>(shape.block_row_words()),
@@ -102,7 +108,7 @@ GIMLET_DEVICE bool fence_network(const RecoverArgs& args, const WaitScope& scope
     GIMLET_ROLLED
     for (std::int32_t i = thread_index(); i < pairs; i += block_threads()) {
         const std::int32_t peer = i % peers.rank_count;
-        if (is_lsa_peer(peers, peer)) continue;
+        if (!is_gin_peer(peers, peer)) continue;
         gin_context(peers, i / peers.rank_count)
             .signal(world_team(peers), peer,
                     ncclGin_StrongSignalAdd{map.fence(peers.rank), args.fence_delta});
@@ -112,7 +118,7 @@ GIMLET_DEVICE bool fence_network(const RecoverArgs& args, const WaitScope& scope
     for (std::int32_t i = thread_index(); i < pairs && status == WaitStatus::ok;
          i += block_threads()) {
         const std::int32_t peer = i % peers.rank_count;
-        if (is_lsa_peer(peers, peer)) continue;
+        if (!is_gin_peer(peers, peer)) continue;
         status = shadow.wait_meet(scope, peer, i / peers.rank_count, map.fence(peer), args.fence);
     }
     return block_ok(status);
@@ -127,12 +133,13 @@ GIMLET_GLOBAL void recover_kernel(const GIMLET_GRID_CONSTANT RecoverArgs args) {
     if (args.fence > 0 && !fence_network(args, scope)) return;
     const SignalMap map{peers.rank_count};
     const SignalShadow shadow(peers);
-    const std::uint32_t taken = args.fence > 0 ? map.fence(0) : map.signal_count();
-    const auto count = static_cast<std::int32_t>(taken);
+    const auto count = static_cast<std::int32_t>(peers.shape.signal_count());
     GIMLET_ROLLED
     for (std::int32_t i = thread_index(); i < peers.gin_context_count * count;
          i += block_threads()) {
-        shadow.take_as_is(i / count, static_cast<std::uint32_t>(i % count));
+        const auto signal = static_cast<std::uint32_t>(i % count);
+        const bool fence = signal >= map.fence(0) && signal < map.signal_count();
+        if (args.fence == 0 || !fence) shadow.take_as_is(i / count, signal);
     }
     reset_words(args);
 }

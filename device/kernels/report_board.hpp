@@ -50,7 +50,7 @@ GIMLET_DEVICE_COLD void peer_refused(WaitScope scope, std::int32_t peer) {
 }
 
 /// Copies this rank's record to the report board of every rank: LSA peers by stores (release,
-/// system scope), the others by one put with a weak signal each.
+/// system scope), the others by one put with a weak signal each (hybrid: those of this rail).
 ///
 /// Who: all threads of one block, converged; at most once between two recoveries (the GIN source is
 /// not flushed).
@@ -80,7 +80,8 @@ GIMLET_DEVICE_COLD void share_report(const PeerHandles& peers) {
             store_release<Scope::system>(to, own[0]);
             continue;
         }
-        if constexpr (R == Reach::gin) {
+        if constexpr (R != Reach::lsa) {
+            if (R == Reach::rail && !on_rail(peers, peer)) continue;  // no connection
             const ContextMap contexts{peers.gin_context_count};
             const ncclGin gin = gin_context(peers, contexts.notify_context());
             gin.put(world_team(peers), peer, peers.window, entry, peers.window,

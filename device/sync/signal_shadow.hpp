@@ -89,7 +89,7 @@ class SignalShadow {
 
   private:
     GIMLET_DEVICE std::uint64_t* word(int context, std::uint32_t signal) const {
-        const std::uint64_t signals = SignalMap{peers_.rank_count}.signal_count();
+        const std::uint64_t signals = peers_.shape.signal_count();
         return local_word<std::uint64_t>(peers_, peers_.layout.signal_expected,
                                          static_cast<std::uint64_t>(context) * signals + signal);
     }

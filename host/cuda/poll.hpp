@@ -23,8 +23,9 @@ enum class PollResult {
     timeout,      ///< the deadline passed
 };
 
-/// Spins until `ready()` is true. Time for which this thread was not running does not count. `what` and `rank` are for the error only: a failed stream raises
-/// Error(cuda). Does not raise on timeout: the caller knows what to say.
+/// Spins until `ready()` is true. Time for which this thread was not running does not count. `what`
+/// and `rank` are for the error only: a failed stream raises Error(cuda). Does not raise on
+/// timeout: the caller knows what to say.
 PollResult poll_stream(cudaStream_t stream, std::uint64_t timeout_ns,
                        const std::function<bool()>& ready, const char* what, int rank = kNoRank);
 

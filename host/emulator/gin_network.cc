@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "host/emulator/fiber.hpp"
+#include "host/emulator/gin_traffic.hpp"
 
 namespace gimlet::emu::nccl {
 namespace {
@@ -100,6 +101,12 @@ void GinNetwork::post(GinQueue& queue, GinOp op, Doorbell doorbell) {
         op.place = *place;
         op.has_place = true;
     }
+    GinTraffic& traffic = gin_traffic();
+    if (op.kind == GinOpKind::put) {
+        traffic.puts += 1;
+        traffic.put_bytes += op.bytes;
+    }
+    if (doorbell == Doorbell::ring) traffic.doorbells += 1;
     if (op.kind == GinOpKind::get) queue.last_get = queue.issued + 1;
     queue.slots_used += op.slots;
     queue.issued += 1;
@@ -367,3 +374,12 @@ std::string GinNetwork::describe() const {
 }
 
 }  // namespace gimlet::emu::nccl
+
+namespace gimlet::emu {
+
+GinTraffic& gin_traffic() {
+    thread_local GinTraffic traffic;
+    return traffic;
+}
+
+}  // namespace gimlet::emu

@@ -23,6 +23,7 @@ std::vector<mpi_tests::Case> all_cases() {
     std::vector<mpi_tests::Case> cases;
     mpi_tests::add_communicator_cases(&cases);
     mpi_tests::add_step_cases(&cases);
+    mpi_tests::add_hybrid_cases(&cases);
     mpi_tests::add_routing_cases(&cases);
     mpi_tests::add_graph_cases(&cases);
     mpi_tests::add_life_cases(&cases);

@@ -34,6 +34,7 @@ struct BenchOptions {
     std::vector<int> hidden = {7168};
     std::vector<std::string> types = {"bf16"};
     std::vector<std::string> routings = {"uniform"};
+    std::vector<std::string> modes = {"direct"};
     int ranks = 1;
     int experts = 256;
     int topk = 8;
@@ -61,9 +62,15 @@ struct CaseResult {
     std::string name;
     std::string type;
     std::string routing;
+    std::string mode;
     int tokens = 0;
     int hidden = 0;
     double bytes = 0;  ///< least bytes read and written on the busiest GPU
+    // What the busiest rank sent in one call.
+    std::int64_t gin_bytes = 0;
+    std::int64_t lsa_bytes = 0;
+    std::int64_t puts = 0;
+    std::int64_t doorbells = 0;
     Timing timing;
 };
 
@@ -104,8 +111,8 @@ class ShapeBench {
     ShapeBench(Runtime& runtime, const BenchOptions& options, Measure& measure)
         : runtime_(runtime), options_(options), measure_(measure) {}
 
-    void run(const std::string& type, const std::string& routing, int tokens, int hidden,
-             std::vector<CaseResult>* results) {
+    void run(const std::string& mode, const std::string& type, const std::string& routing,
+             int tokens, int hidden, std::vector<CaseResult>* results) {
         GeneratorOptions generate;
         parse_routing_kind(routing, &generate.kind);
         generate.rank_count = runtime_.size();
@@ -113,7 +120,9 @@ class ShapeBench {
         generate.expert_count = options_.experts;
         generate.topk = options_.topk;
         const RoutingTable table = generate_routing(generate);
-        auto exchange = Exchange::create(runtime_, config_of(options_, type, tokens, hidden));
+        MoeConfig config = config_of(options_, type, tokens, hidden);
+        parse_exchange_mode(mode, &config.mode);
+        auto exchange = Exchange::create(runtime_, config);
         exchange->reserve();
         RehearsalOptions rehearse;
         rehearse.index_type = options_.index == "int64" ? IndexType::int64 : IndexType::int32;
@@ -126,7 +135,14 @@ class ShapeBench {
             const std::uint32_t in_bytes = exchange->plan().token_layout.row_bytes;
             const std::uint32_t out_bytes = exchange->plan().combine_row_bytes;
             for (const std::string& name : options_.cases) {
-                CaseResult result{name, type, routing, tokens, hidden, 0, {}};
+                CaseResult result{.name = name,
+                                  .type = type,
+                                  .routing = routing,
+                                  .mode = name_of(exchange->plan().mode),
+                                  .tokens = tokens,
+                                  .hidden = hidden,
+                                  .timing = {}};
+                add_traffic(traffic, &result);
                 const double there = least_bytes(runtime_, tokens, traffic.rows_received, in_bytes);
                 const double back = least_bytes(runtime_, tokens, traffic.rows_sent, out_bytes);
                 if (name == "dispatch" || name == "cached") {
@@ -164,6 +180,20 @@ class ShapeBench {
   private:
     int rank() const { return runtime_.rank(); }
 
+    void add_traffic(const StepTraffic& traffic, CaseResult* result) {
+        const bool there = result->name != "combine" && result->name != "launch";
+        const bool back = result->name == "combine" || result->name == "roundtrip";
+        const auto busiest = [&](std::int64_t dispatch, std::int64_t combine) {
+            const std::int64_t mine = (there ? dispatch : 0) + (back ? combine : 0);
+            const auto all = runtime_.bootstrap().all_gather_values(mine);
+            return *std::max_element(all.begin(), all.end());
+        };
+        result->gin_bytes = busiest(traffic.dispatch_gin_bytes, traffic.combine_gin_bytes);
+        result->lsa_bytes = busiest(traffic.dispatch_lsa_bytes, traffic.combine_lsa_bytes);
+        result->puts = busiest(traffic.dispatch_puts, traffic.combine_puts);
+        result->doorbells = busiest(traffic.dispatch_doorbells, traffic.combine_doorbells);
+    }
+
     Runtime& runtime_;
     const BenchOptions& options_;
     Measure& measure_;
@@ -174,6 +204,11 @@ nlohmann::json to_json(const CaseResult& result, const Runtime& runtime, double 
     return {{"case", result.name},
             {"type", result.type},
             {"routing", result.routing},
+            {"mode", result.mode},
+            {"gin_bytes", result.gin_bytes},
+            {"lsa_bytes", result.lsa_bytes},
+            {"puts", result.puts},
+            {"doorbells", result.doorbells},
             {"tokens", result.tokens},
             {"hidden", result.hidden},
             {"ranks", runtime.size()},
@@ -194,15 +229,31 @@ nlohmann::json to_json(const CaseResult& result, const Runtime& runtime, double 
 }
 
 Table table_of(const std::vector<CaseResult>& results, double ceiling) {
-    Table table({"case", "type", "routing", "T", "H", "floor us", "time us", "ratio", "best us",
-                 "wall us", "host us"});
+    Table table({"case", "mode", "type", "routing", "T", "H", "floor us", "time us", "ratio",
+                 "best us", "wall us", "host us"});
     for (const CaseResult& r : results) {
         const double floor_us = r.bytes / ceiling * 1e6;
-        table.add({r.name, r.type, r.routing, std::to_string(r.tokens), std::to_string(r.hidden),
-                   fmt::format("{:.1f}", floor_us), fmt::format("{:.1f}", r.timing.median_us),
+        table.add({r.name, r.mode, r.type, r.routing, std::to_string(r.tokens),
+                   std::to_string(r.hidden), fmt::format("{:.1f}", floor_us),
+                   fmt::format("{:.1f}", r.timing.median_us),
                    fmt::format("{:.2f}", floor_us > 0 ? r.timing.median_us / floor_us : 0),
                    fmt::format("{:.1f}", r.timing.best_us), fmt::format("{:.1f}", r.timing.wall_us),
                    fmt::format("{:.1f}", r.timing.host_us)});
+    }
+    return table;
+}
+
+/// Who sent how much by which way.
+Table traffic_table(const std::vector<CaseResult>& results, double ceiling) {
+    Table table({"case", "mode", "T", "H", "GIN bytes", "floor us", "LSA bytes", "floor us", "puts",
+                 "doorbells"});
+    const auto floor = [ceiling](std::int64_t bytes) {
+        return fmt::format("{:.1f}", 2.0 * static_cast<double>(bytes) / ceiling * 1e6);
+    };
+    for (const CaseResult& r : results) {
+        table.add({r.name, r.mode, std::to_string(r.tokens), std::to_string(r.hidden),
+                   std::to_string(r.gin_bytes), floor(r.gin_bytes), std::to_string(r.lsa_bytes),
+                   floor(r.lsa_bytes), std::to_string(r.puts), std::to_string(r.doorbells)});
     }
     return table;
 }
@@ -211,26 +262,37 @@ CaseReport bench_exchanges(Runtime& runtime, const BenchOptions& options, Measur
                            double ceiling, const std::function<void()>& tick) {
     std::vector<CaseResult> results;
     ShapeBench bench(runtime, options, measure);
-    for (const auto& type : options.types) {
-        for (const auto& routing : options.routings) {
-            for (const int hidden : options.hidden) {
-                for (const int tokens : options.tokens) {
-                    bench.run(type, routing, tokens, hidden, &results);
-                    tick();
-                }
+    const auto each_shape = [&](const std::string& mode, const std::string& type,
+                                const std::string& routing) {
+        for (const int hidden : options.hidden) {
+            for (const int tokens : options.tokens) {
+                bench.run(mode, type, routing, tokens, hidden, &results);
+                tick();
             }
+        }
+    };
+    for (const auto& mode : options.modes) {
+        for (const auto& type : options.types) {
+            for (const auto& routing : options.routings) each_shape(mode, type, routing);
         }
     }
     CaseReport report{table_of(results, ceiling), {}, {}};
     for (const CaseResult& r : results)
         report.lines.push_back(to_json(r, runtime, ceiling, options.sms));
+    if (runtime.topology().lsa_size < runtime.size()) {
+        report.notes.push_back(
+            "sent by the busiest rank in one call; floors: read and written once at the copy rate, "
+            "a network's are above\n" +
+            traffic_table(results, ceiling).text());
+    }
     return report;
 }
 
 std::vector<CaseReport> run_cases(Runtime& runtime, const BenchOptions& options, Measure& measure,
                                   double ceiling) {
-    const std::size_t shapes = options.types.size() * options.routings.size() *
-                               options.tokens.size() * options.hidden.size();
+    const std::size_t shapes = options.modes.size() * options.types.size() *
+                               options.routings.size() * options.tokens.size() *
+                               options.hidden.size();
     Progress progress("bench", options.has_case("barrier") + options.has_case("put") +
                                    (options.has_exchange_case() ? shapes : 0));
     std::uint64_t done = 0;
@@ -316,6 +378,13 @@ void add_bench(CLI::App* app, const Arguments& arguments, Action* action) {
         ->delimiter(',');
     bench->add_option("--routing", options->routings, "uniform, log_normal, hot, grouped")
         ->delimiter(',');
+    bench
+        ->add_option("--mode", options->modes,
+                     "direct, hybrid, automatic: how rows reach other LSA teams, a list")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"direct", "hybrid", "automatic"}));
+    bench->add_option("--publish-rows", options->shape.publish_rows,
+                      "hybrid: rows between two moves of a rail stream's tail, 0 = choose");
     bench->add_option("--experts", options->experts, "experts over all ranks");
     bench->add_option("--topk", options->topk, "experts a token");
     bench->add_option("--sms", options->sms, "SMs that a rank may occupy, 0 = choose");

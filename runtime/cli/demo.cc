@@ -37,6 +37,8 @@ struct DemoOptions {
     std::string combine_type = "bf16";
     std::string layout = "rank-major";
     std::string counts = "host";
+    std::string mode = "direct";
+    bool no_pre_sum = false;
     MoeConfig config;
 };
 
@@ -96,6 +98,8 @@ MoeConfig make_config(const DemoOptions& options, const RoutingTable& table,
     config.combine_type = element_type(options.combine_type);
     if (options.type == "fp8") config.scale_words = fp8_float_scale_words(config.hidden);
     config.layout = options.layout == "expert-major" ? Layout::expert_major : Layout::rank_major;
+    parse_exchange_mode(options.mode, &config.mode);
+    config.pre_sum = options.no_pre_sum ? PreSum::off : PreSum::on;
     if (options.deadline_s > 0)
         config.deadline_ns = static_cast<std::uint64_t>(options.deadline_s * 1e9);
     return config;
@@ -127,6 +131,8 @@ class Run {
         report->gin_rows_sent = traffic.gin_rows_sent * steps;
         report->rows_received = traffic.rows_received * steps;
         report->bytes_sent = (traffic.dispatch_bytes_sent + traffic.combine_bytes_sent) * steps;
+        report->gin_bytes = (traffic.dispatch_gin_bytes + traffic.combine_gin_bytes) * steps;
+        report->lsa_bytes = (traffic.dispatch_lsa_bytes + traffic.combine_lsa_bytes) * steps;
         report->puts = (traffic.dispatch_puts + traffic.combine_puts) * steps;
         report->doorbells = (traffic.dispatch_doorbells + traffic.combine_doorbells) * steps;
         report->rendezvous = traffic.rendezvous * steps;
@@ -334,6 +340,16 @@ void add_shape_options(CLI::App* command, DemoOptions* options) {
                         "Queue pairs a peer; 0 = default");
     command->add_option("--chunk-rows", options->config.chunk_rows,
                         "Rows of one GIN put; 0 = default");
+    command
+        ->add_option("--mode", options->mode,
+                     "How rows reach other LSA teams: direct, each to its ranks; hybrid, once a "
+                     "team over the rail; automatic says what it chose")
+        ->check(CLI::IsMember({"direct", "hybrid", "automatic"}))
+        ->capture_default_str();
+    command->add_option("--publish-rows", options->config.publish_rows,
+                        "hybrid: rows between two moves of a rail stream's tail; 0 = default");
+    command->add_flag("--no-pre-sum", options->no_pre_sum,
+                      "hybrid: every row comes home by itself; sums are those of direct");
     command->add_option("--deadline", options->deadline_s,
                         "Longest wait of a kernel, in seconds; 0 = "
                         "GIMLET_TIMEOUT_MS");

@@ -61,14 +61,18 @@ bool DemoReport::all_right() const {
 
 std::string DemoReport::text(const Plan& plan) const {
     std::string out;
-    Table table({"rank", "team", "tokens", "sent", "via GIN", "received", "bytes", "puts", "rings",
-                 "waits", "dispatch", "combine", "check"});
+    if (plan.gin_peer_count > 0)
+        out += fmt::format("mode {}: {}\n", name_of(plan.mode), plan.mode_reason);
+    Table table({"rank", "team", "tokens", "sent", "via GIN", "received", "bytes", "GIN bytes",
+                 "LSA bytes", "puts", "rings", "waits", "dispatch", "combine", "check"});
     std::int64_t barriers = 0;
     for (const auto& r : ranks) {
         table.add({std::to_string(r.rank), std::to_string(r.lsa_team), std::to_string(r.tokens),
                    std::to_string(r.rows_sent), std::to_string(r.gin_rows_sent),
                    std::to_string(r.rows_received),
-                   format_bytes(static_cast<std::uint64_t>(r.bytes_sent)), std::to_string(r.puts),
+                   format_bytes(static_cast<std::uint64_t>(r.bytes_sent)),
+                   format_bytes(static_cast<std::uint64_t>(r.gin_bytes)),
+                   format_bytes(static_cast<std::uint64_t>(r.lsa_bytes)), std::to_string(r.puts),
                    std::to_string(r.doorbells), std::to_string(r.rendezvous),
                    time_text(r.dispatch_ns), time_text(r.combine_ns),
                    r.steps_right == r.steps ? "exact" : "WRONG"});
@@ -115,6 +119,8 @@ std::string DemoReport::json(const Plan& plan) const {
         rank["gin_rows_sent"] = r.gin_rows_sent;
         rank["rows_received"] = r.rows_received;
         rank["bytes_sent"] = r.bytes_sent;
+        rank["gin_bytes"] = r.gin_bytes;
+        rank["lsa_bytes"] = r.lsa_bytes;
         rank["puts"] = r.puts;
         rank["doorbells"] = r.doorbells;
         rank["rendezvous"] = r.rendezvous;

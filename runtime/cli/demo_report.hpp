@@ -20,6 +20,8 @@ struct RankReport {
     std::int64_t gin_rows_sent = 0;
     std::int64_t rows_received = 0;
     std::int64_t bytes_sent = 0;
+    std::int64_t gin_bytes = 0;  ///< of these, by puts
+    std::int64_t lsa_bytes = 0;  ///< stored at, or pulled from, other ranks of the team
     std::int64_t puts = 0;
     std::int64_t doorbells = 0;
     std::int64_t rendezvous = 0;

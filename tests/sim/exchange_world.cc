@@ -191,7 +191,8 @@ void fill_answers(const World& world, int rank, std::size_t step, Exchange& exch
         detail::device_copy(exchange.combine_input(), answers.data(), answers.size(), rank);
 }
 
-void check_combined(const World& world, int rank, std::size_t step, const Tensors& tensors) {
+void check_combined(const World& world, int rank, std::size_t step, const Exchange& exchange,
+                    const Tensors& tensors) {
     const MoeConfig& config = world.scenario.config;
     const std::size_t row = combine_row_bytes(config);
     Bytes scratch(row);
@@ -206,6 +207,7 @@ void check_combined(const World& world, int rank, std::size_t step, const Tensor
     if (config.layout == Layout::expert_major && world.scenario.weights) {
         combine.weights = ReferenceCombine::Weights::applied;
     }
+    combine.pre_sum_team = exchange.plan().pre_sum_team();
     if (world.scenario.bias) {
         combine.bias = [&](int token) {
             return static_cast<const std::byte*>(tensors.bias_host.data() +
@@ -245,6 +247,7 @@ void run_rank(const World& world, int rank) {
         exchange->synchronize(stream.get());
         check_counts(world, rank, step, *exchange, routing);
         check_received(world, rank, step, received);
+        if (!scenario.combine) continue;
         fill_answers(world, rank, step, *exchange);
         CombineInputs combine;
         combine.out = tensors.out.get();
@@ -252,7 +255,7 @@ void run_rank(const World& world, int rank) {
         if (scenario.config.layout == Layout::expert_major) combine.weights = tensors.weights.get();
         exchange->combine(combine, routing, stream.get());
         exchange->synchronize(stream.get());
-        check_combined(world, rank, step, tensors);
+        check_combined(world, rank, step, *exchange, tensors);
     }
     exchange->close();
     runtime->close();
@@ -268,6 +271,7 @@ Scenario small_scenario(int ranks, int team, emu::GinMode gin, std::uint64_t see
     out.sim.seed = seed;
     out.sim.sm_count = 2;
     out.routing.seed = seed;
+    out.config.mode = ExchangeMode::direct;
     out.config.expert_count = 7;
     out.config.topk = 3;
     out.config.hidden = 64;
@@ -291,11 +295,12 @@ std::string describe(const Scenario& s) {
                       : s.sim.gin == emu::GinMode::gdaki ? "gdaki"
                                                          : "proxy";
     return fmt::format(
-        "ranks {} team {} gin {} seed {} {} {}/{} T {} H {} K {} E {} routing {} seed {} steps {}",
-        s.sim.ranks, s.sim.lsa_team_size, gin, s.sim.seed, name_of(s.config.layout),
-        name_of(s.config.dispatch_type), name_of(s.config.combine_type), s.config.max_tokens,
-        s.config.hidden, s.config.topk, s.config.expert_count, name_of(s.routing.kind),
-        s.routing.seed, s.steps.size());
+        "{} ranks {} team {} gin {} seed {} {} {}/{} T {} H {} K {} E {} routing {} seed {} steps "
+        "{}",
+        name_of(s.config.mode), s.sim.ranks, s.sim.lsa_team_size, gin, s.sim.seed,
+        name_of(s.config.layout), name_of(s.config.dispatch_type), name_of(s.config.combine_type),
+        s.config.max_tokens, s.config.hidden, s.config.topk, s.config.expert_count,
+        name_of(s.routing.kind), s.routing.seed, s.steps.size());
 }
 
 }  // namespace gimlet::test

@@ -26,6 +26,7 @@ struct Scenario {
     bool weights = true;  ///< dispatch carries weights; expert_major combines apply them
     bool bias = false;
     bool host_counts = false;
+    bool combine = true;  ///< each dispatch is followed by a combine
     std::uint64_t data_seed = 1;
 };
 

@@ -17,7 +17,8 @@ namespace {
 
 std::uint32_t shared_bytes(const ExchangeArgs& exchange, const KernelShape& shape) {
     return DispatchSharedLayout::build(shape, exchange.peers.rank_count,
-                                       exchange.experts.expert_count, exchange.layout)
+                                       exchange.experts.expert_count, exchange.layout,
+                                       exchange.rail)
         .total_bytes;
 }
 
@@ -36,6 +37,7 @@ PlanInputs machine(int ranks, int lsa_size, int sm_count = 132) {
     inputs.topology.lsa_size = lsa_size;
     inputs.topology.lsa_team_count = ranks / lsa_size;
     inputs.topology.gin_type = GinType::gdaki;
+    inputs.topology.railed_gin_type = GinType::gdaki;
     inputs.topology.symmetric_memory = true;
     for (int r = 0; r < ranks; ++r) {
         RankPlace place;
@@ -274,6 +276,85 @@ TEST_CASE("plans print themselves within 100 columns", "[runtime][plan]") {
     CHECK_THAT(json, contains_text("\"plan.row_capacity\":\"524288\""));
 }
 
+TEST_CASE("the mode follows the topology, and says why", "[runtime][plan][hybrid]") {
+    const auto plan_of = [](ExchangeMode mode, int ranks, int team) {
+        MoeConfig config = good_config();
+        config.mode = mode;
+        return make_plan(config, machine(ranks, team));
+    };
+    const auto automatic = plan_of(ExchangeMode::automatic, 8, 4);
+    CHECK(automatic.mode == ExchangeMode::hybrid);
+    CHECK_THAT(automatic.mode_reason, contains_text("2 LSA teams of 4"));
+    CHECK_THAT(automatic.text(), contains_text("hybrid") && contains_text(automatic.mode_reason));
+    CHECK_THAT(automatic.json(), contains_text("\"mode\":\"hybrid\""));
+    CHECK(plan_of(ExchangeMode::direct, 8, 4).mode == ExchangeMode::direct);
+    CHECK(plan_of(ExchangeMode::hybrid, 8, 8).mode == ExchangeMode::direct);
+    CHECK_THAT(plan_of(ExchangeMode::hybrid, 8, 8).mode_reason, contains_text("one LSA team"));
+    CHECK(plan_of(ExchangeMode::hybrid, 8, 1).mode == ExchangeMode::direct);
+    CHECK_THAT(plan_of(ExchangeMode::automatic, 8, 1).mode_reason, contains_text("one rank"));
+}
+
+TEST_CASE("hybrid needs rails, not connections between all ranks", "[runtime][plan][hybrid]") {
+    MoeConfig config = good_config();
+    PlanInputs inputs = machine(8, 4);
+    inputs.topology.gin_type = GinType::none;
+    config.mode = ExchangeMode::automatic;
+    const Plan plan = make_plan(config, inputs);
+    CHECK(plan.mode == ExchangeMode::hybrid);
+    CHECK(plan.device_comm_request().gin_connection == GinConnection::rail);
+    const LogCapture quiet;
+    config.mode = ExchangeMode::direct;
+    CHECK_THROWS_WITH(make_plan(config, inputs), contains_text("mode hybrid needs rails only"));
+    inputs.topology.railed_gin_type = GinType::none;
+    config.mode = ExchangeMode::hybrid;
+    CHECK_THROWS_WITH(make_plan(config, inputs), contains_text("ranks of one LSA index"));
+}
+
+TEST_CASE("hybrid refuses what its rails cannot carry", "[runtime][plan][hybrid]") {
+    const LogCapture quiet;
+    MoeConfig config = good_config();
+    config.mode = ExchangeMode::hybrid;
+    PlanInputs unequal = machine(8, 4);
+    unequal.topology.size = 7;
+    unequal.topology.places.resize(7);
+    CHECK_THROWS_WITH(make_plan(config, unequal),
+                      contains_text("7 ranks") && contains_text("2 LSA teams of 4"));
+    config.mode = ExchangeMode::automatic;
+    CHECK(make_plan(config, unequal).mode == ExchangeMode::direct);
+    config = good_config();
+    config.mode = ExchangeMode::hybrid;
+    config.chunk_rows = 65;
+    CHECK_THROWS_WITH(make_plan(config, machine(8, 4)), contains_text("chunk_rows is 65"));
+    config.chunk_rows = 0;
+    config.dispatch_threads = 32;
+    CHECK_THROWS_WITH(make_plan(config, machine(8, 4)), contains_text("dispatch_threads is 32"));
+}
+
+TEST_CASE("hybrid buffers: a channel a copy warp, a home row a token and team",
+          "[runtime][plan][hybrid]") {
+    MoeConfig config = good_config();
+    config.mode = ExchangeMode::hybrid;
+    config.max_tokens = 1000;
+    const Plan plan = make_plan(config, machine(24, 8));
+    const KernelShape& shape = plan.kernels.dispatch;
+    CHECK(shape.forward_warps == shape.copy_warps);
+    CHECK(plan.rail.team_count == 3);
+    const std::int32_t channels = shape.block_count * shape.copy_warps;
+    CHECK(plan.rail.channel_count == channels);
+    CHECK(plan.rail.channel_rows == (1000 + channels - 1) / channels);
+    const std::int64_t rows = std::int64_t{2} * channels * plan.rail.channel_rows;
+    CHECK(plan.send_capacity == rows);
+    CHECK(plan.home_capacity() == rows);
+    CHECK(plan.window_bytes == plan.regions.total_bytes);
+    config.pre_sum = PreSum::off;
+    CHECK(make_plan(config, machine(24, 8)).home_capacity() == 4 * rows);
+    const auto window = plan.window_layout();
+    std::uint64_t end = 0;
+    for (const auto& region : window.regions()) end = region.offset_bytes + region.bytes;
+    CHECK(end <= plan.window_bytes);
+    CHECK(plan.window_bytes - end < kRegionAlignment);
+}
+
 TEST_CASE("equal inputs give equal hashes, other inputs others", "[runtime][plan]") {
     const auto base = make_plan(good_config(), machine(8, 4)).hash();
     CHECK(make_plan(good_config(), machine(8, 4)).hash() == base);
@@ -340,7 +421,8 @@ TEST_CASE("sizes beyond 32 bits", "[runtime][plan]") {
     const StepTraffic traffic = compute_traffic(plan, counts);
     CHECK(traffic.rows_received == rows);
     // As many of their rows as LSA peers pull, and the others that are pushed home.
-    CHECK(traffic.combine_bytes_sent >= static_cast<std::int64_t>(bytes) - std::int64_t{8192} * 14336);
+    CHECK(traffic.combine_bytes_sent >=
+          static_cast<std::int64_t>(bytes) - std::int64_t{8192} * 14336);
 
     // Rows beyond 2^31 do not fit a slot number.
     config.max_tokens = 1 << 30;

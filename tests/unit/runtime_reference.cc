@@ -186,6 +186,34 @@ TEST_CASE("16-bit results are rounded once, at the end", "[runtime][reference]")
           1.0078125f);  // rounding twice gives 1.0
 }
 
+TEST_CASE("with pre-sums, another team's rows are rounded as one", "[runtime][reference][hybrid]") {
+    // Four ranks with an expert each, teams of two: choices 0 and 2 lie in the other team.
+    RoutingTable table;
+    table.topk = 3;
+    table.ranks.resize(4);
+    table.ranks[0].token_count = 1;
+    table.ranks[0].indices = {2, 1, 3};
+    const auto reference = make_reference(table, {4, Layout::rank_major, 1});
+    std::uint16_t rows[4];
+    store_element(ElementType::bfloat16, &rows[1], 0.00390625f);  // 2^-8: half a step at 1.0
+    store_element(ElementType::bfloat16, &rows[2], 1.0f);
+    store_element(ElementType::bfloat16, &rows[3], 0.00390625f);
+    ReferenceCombine combine;
+    combine.type = ElementType::bfloat16;
+    combine.hidden = 1;
+    combine.row = [&rows](int rank, int) {
+        return reinterpret_cast<const std::byte*>(&rows[rank]);
+    };
+    auto out = reference_combine(table, reference, 0, combine);
+    CHECK(load_element(ElementType::bfloat16, out.data()) == 1.0078125f);
+    combine.pre_sum_team = 2;  // 1 + 2^-8 becomes 1 there, and again here
+    out = reference_combine(table, reference, 0, combine);
+    CHECK(load_element(ElementType::bfloat16, out.data()) == 1.0f);
+    combine.pre_sum_team = 4;  // nobody is elsewhere
+    out = reference_combine(table, reference, 0, combine);
+    CHECK(load_element(ElementType::bfloat16, out.data()) == 1.0078125f);
+}
+
 TEST_CASE("differences are found and named", "[runtime][reference]") {
     const auto table = small_table();
     const auto reference = make_reference(table, {3, Layout::rank_major, 1});

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the emulated GIN network was asked for by this thread, so by all ranks of a simulation.
+#pragma once
+
+#include <cstdint>
+
+namespace gimlet::emu {
+
+struct GinTraffic {
+    uint64_t puts = 0;  ///< with or without a signal
+    uint64_t put_bytes = 0;
+    uint64_t doorbells = 0;  ///< operations that rang: on gdaki, those without the aggregate flag
+};
+
+/// Only ever counts up; whoever wants to know about one run sets it to zero before.
+GinTraffic& gin_traffic();
+
+}  // namespace gimlet::emu

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hybrid exchanges between processes.
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "mpi_tests/cases/support.hpp"
+
+namespace gimlet::mpi_tests {
+namespace {
+
+using Part = RehearsalOptions::Part;
+
+StepPlan hybrid_plan(int ranks) {
+    StepPlan plan = small_plan(ranks);
+    plan.config.mode = ExchangeMode::hybrid;
+    plan.config.publish_rows = 2;
+    plan.steps = 2;
+    return plan;
+}
+
+/// The rows of all ranks that crossed rails, and the least number that could.
+void expect_few_rows(CaseContext& context) {
+    StepPlan plan = hybrid_plan(context.size());
+    plan.config.publish_rows = 0;
+    const auto exchange = context.runtime().create_exchange(plan.config);
+    const Stream stream = Stream::create(context.rank());
+    const Plan& made = exchange->plan();
+    {
+        const RoutingTable table = generate_routing(plan.routing);
+        Rehearsal rehearsal(*exchange, table, plan.rehearsal);
+        context.expect_same(rehearsal.step(CountMode::host, stream.get()), "step");
+        const StepTraffic traffic = exchange->traffic(rehearsal.routing());
+        const auto& slots =
+            rehearsal.reference().ranks[static_cast<std::size_t>(context.rank())].slots;
+        std::int64_t wanted = 0;
+        for (std::size_t first = 0; first < slots.size();
+             first += static_cast<std::size_t>(plan.config.topk)) {
+            std::vector<int> teams;
+            for (std::size_t k = 0; k < static_cast<std::size_t>(plan.config.topk); ++k) {
+                const int rank = slots[first + k].rank;
+                const int team = rank < 0 ? -1 : rank / made.lsa_size;
+                if (team < 0 || team == context.rank() / made.lsa_size) continue;
+                if (std::find(teams.begin(), teams.end(), team) == teams.end())
+                    teams.push_back(team);
+            }
+            wanted += static_cast<std::int64_t>(teams.size());
+        }
+        if (made.mode == ExchangeMode::hybrid) {
+            context.expect(traffic.gin_rows_sent == wanted,
+                           fmt::format("{} rail rows, {} pairs of token and team",
+                                       traffic.gin_rows_sent, wanted));
+            const std::int64_t streams = made.rail.pair_count();
+            context.expect(
+                traffic.dispatch_doorbells <= wanted / 6 + 2 * streams + made.rail.peer_count(),
+                fmt::format("{} doorbells for {} rows on {} streams", traffic.dispatch_doorbells,
+                            wanted, streams));
+        }
+    }
+    exchange->close();
+}
+
+}  // namespace
+
+void add_hybrid_cases(std::vector<Case>* cases) {
+    const auto add = [cases](const std::string& name, std::function<void(CaseContext&)> body) {
+        cases->push_back({"hybrid/" + name, 1, [body](CaseContext& context) {
+                              const Topology& topology = context.runtime().topology();
+                              if (topology.lsa_team_count == 1 || topology.lsa_size == 1)
+                                  throw Skip{"not several LSA teams of several ranks"};
+                              body(context);
+                          }});
+    };
+    for (const auto layout : {Layout::rank_major, Layout::expert_major}) {
+        for (const auto pre_sum : {PreSum::on, PreSum::off}) {
+            add(fmt::format("{}, {} pre-sum", name_of(layout),
+                            pre_sum == PreSum::on ? "with" : "without"),
+                [=](CaseContext& context) {
+                    StepPlan plan = hybrid_plan(context.size());
+                    plan.config.layout = layout;
+                    plan.config.pre_sum = pre_sum;
+                    if (layout == Layout::expert_major)
+                        plan.rehearsal.combine_weights = Part::present;
+                    run_steps(context, plan);
+                });
+        }
+    }
+    add("skew, empty rank, masked rows, fp8", [](CaseContext& context) {
+        StepPlan plan = hybrid_plan(context.size());
+        plan.config.dispatch_type = ElementType::float8_e4m3;
+        plan.config.scale_words = 1;
+        plan.routing.kind = RoutingKind::hot;
+        plan.routing.spread = TokenSpread::random;
+        plan.routing.masked_row_fraction = 0.2;
+        plan.routing.empty_ranks = {0};
+        plan.rehearsal.bias = Part::present;
+        run_steps(context, plan);
+    });
+    add("a row crosses to a team once", expect_few_rows);
+    cases->push_back({"hybrid/asked for on any topology", 1, [](CaseContext& context) {
+                          StepPlan plan = hybrid_plan(context.size());
+                          plan.steps = 1;
+                          run_steps(context, plan);
+                      }});
+}
+
+}  // namespace gimlet::mpi_tests
