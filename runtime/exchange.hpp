@@ -188,13 +188,17 @@ class Exchange {
     void enter(const char* what, cudaStream_t stream);
     void check_routing(const char* what, const Routing& routing) const;
     void check_inputs(const char* what, const DispatchInputs& inputs) const;
-    void check_aligned(const char* what, const char* name, const void* pointer) const;
     void check_filled(const char* what, const Routing& routing) const;
     void check_dispatch(const char* what, const DispatchInputs& inputs, const Routing* routing,
                         RoutingMode routing_mode, CountMode mode) const;
     void check_combine(const CombineInputs& inputs, const Routing& routing) const;
     template <typename Check, typename Refuse>
     void check_or_refuse(Check check, Refuse refuse);
+    enum class Access { read, write };
+    /// Null passes. Refuses what a kernel could not use, and outputs inside the window.
+    void check_pointer(const char* what, const char* name, const void* pointer,
+                       std::size_t alignment_bytes, Access access) const;
+    bool in_window(const void* pointer) const;
     Received launch(const char* what, const DispatchInputs& inputs, Routing* routing,
                     RoutingMode routing_mode, CountMode mode, cudaStream_t stream);
     HostCounts wait_for_counts(const Routing& routing, cudaStream_t stream);

@@ -8,6 +8,7 @@
 #include "device/kernels/launch.hpp"
 #include "host/base/text.hpp"
 #include "host/cuda/check.hpp"
+#include "host/cuda/pointer.hpp"
 #include "host/cuda/poll.hpp"
 #include "host/cuda/stream.hpp"
 #include "runtime/core.hpp"
@@ -17,6 +18,7 @@ namespace gimlet {
 
 void Exchange::enter(const char* what, cudaStream_t stream) {
     check();
+    check_current_device(core_->device.device, what, rank());
     const bool capturing = stream_is_capturing(stream, rank());
     if (capturing && !reserved_) {
         raise(ErrorCode::invalid_usage, rank(),
@@ -62,11 +64,30 @@ void Exchange::check_routing(const char* what, const Routing& routing) const {
     }
 }
 
-void Exchange::check_aligned(const char* what, const char* name, const void* pointer) const {
-    if (reinterpret_cast<std::uintptr_t>(pointer) % kBulkAlignment != 0) {
+bool Exchange::in_window(const void* pointer) const {
+    const auto at = reinterpret_cast<std::uintptr_t>(pointer);
+    const void* const starts[] = {base_, window_->local()};
+    for (const void* const start : starts) {
+        const auto first = reinterpret_cast<std::uintptr_t>(start);
+        if (at >= first && at - first < plan_.window_bytes) return true;
+    }
+    return false;
+}
+
+void Exchange::check_pointer(const char* what, const char* name, const void* pointer,
+                             std::size_t alignment_bytes, Access access) const {
+    const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+    if (pointer == nullptr || !in_window(pointer)) {
+        check_device_pointer(pointer, alignment_bytes, core_->device.device, what, name, rank());
+    } else if (access == Access::write) {
         raise(ErrorCode::invalid_argument, rank(),
-              "{}: {} is at address {:#x}, not a multiple of {}", what, name,
-              reinterpret_cast<std::uintptr_t>(pointer), kBulkAlignment);
+              "{}: {} is at address {:#x}, inside the Exchange's own window, where peers read and "
+              "write; pass a buffer of your own",
+              what, name, address);
+    } else if (address % alignment_bytes != 0) {
+        raise(ErrorCode::invalid_argument, rank(),
+              "{}: {} is at address {:#x}, not a multiple of {}", what, name, address,
+              alignment_bytes);
     }
 }
 
@@ -82,7 +103,6 @@ void Exchange::check_inputs(const char* what, const DispatchInputs& inputs) cons
               "{}: index_type is {}; it must be int32 or int64", what,
               static_cast<int>(inputs.index_type));
     }
-    check_aligned(what, "rows", inputs.rows);
     if (inputs.token_count == 0) return;
     const auto need = [&](const char* name, const void* pointer) {
         if (pointer == nullptr) {
@@ -99,6 +119,13 @@ void Exchange::check_inputs(const char* what, const DispatchInputs& inputs) cons
         raise(ErrorCode::invalid_argument, rank(),
               "{}: scales are given, but the config has scale_words 0", what);
     }
+    check_pointer(what, "rows", inputs.rows, kBulkAlignment, Access::read);
+    check_pointer(what, "scales", inputs.scales, alignof(std::uint32_t), Access::read);
+    check_pointer(
+        what, "expert_indices", inputs.expert_indices,
+        inputs.index_type == IndexType::int64 ? alignof(std::int64_t) : alignof(std::int32_t),
+        Access::read);
+    check_pointer(what, "weights", inputs.weights, alignof(float), Access::read);
 }
 
 Received Exchange::dispatch(const DispatchInputs& inputs, Routing* routing, CountMode mode,
@@ -294,11 +321,15 @@ void Exchange::unpack(const Routing& routing, const UnpackOutputs& outputs, cuda
         raise(ErrorCode::invalid_argument, rank(), "unpack: capacity is {}; it must be >= 0",
               outputs.capacity);
     }
-    check_aligned("unpack", "rows", outputs.rows);
     if (outputs.scales != nullptr && plan_.config.scale_words == 0) {
         raise(ErrorCode::invalid_argument, rank(),
               "unpack: scales are asked for, but the config has scale_words 0");
     }
+    check_pointer("unpack", "rows", outputs.rows, kBulkAlignment, Access::write);
+    check_pointer("unpack", "indices", outputs.indices, alignof(std::int32_t), Access::write);
+    check_pointer("unpack", "weights", outputs.weights, alignof(float), Access::write);
+    check_pointer("unpack", "scales", outputs.scales, alignof(std::uint32_t), Access::write);
+    check_pointer("unpack", "source", outputs.source, alignof(std::int32_t), Access::write);
     UnpackArgs args{};
     args.rows = from.rows;
     args.meta = from.records;
@@ -328,7 +359,16 @@ void Exchange::pack(const void* rows, const Routing& routing, cudaStream_t strea
               "pack: rows is null; allowed only after CountMode::host has said that "
               "no row was received");
     }
-    check_aligned("pack", "rows", rows);
+    check_pointer("pack", "rows", rows, kBulkAlignment, Access::read);
+    const auto* const from = static_cast<const std::byte*>(rows);
+    const std::byte* const to = combine_input();
+    const std::int64_t room = plan_.row_capacity * plan_.combine_row_bytes;
+    if (in_window(rows) && from > to - room && from < to + room) {
+        raise(ErrorCode::invalid_argument, rank(),
+              "pack: rows overlap the combine input at {}; answers that are there already need no "
+              "pack",
+              fmt::ptr(to));
+    }
     PackArgs args{};
     args.rows = static_cast<const std::byte*>(rows);
     args.out = combine_input();
@@ -350,8 +390,11 @@ void Exchange::check_combine(const CombineInputs& inputs, const Routing& routing
               "combine: weights are given, but a rank_major row is already the sum "
               "over the experts of a rank; multiply there, with the weights of the record");
     }
-    check_aligned("combine", "out", inputs.out);
-    check_aligned("combine", "bias", inputs.bias);
+    if (routing.token_count_ > 0) {
+        check_pointer("combine", "out", inputs.out, kBulkAlignment, Access::write);
+        check_pointer("combine", "bias", inputs.bias, kBulkAlignment, Access::read);
+        check_pointer("combine", "weights", inputs.weights, alignof(float), Access::read);
+    }
 }
 
 void Exchange::combine(const CombineInputs& inputs, const Routing& routing, cudaStream_t stream) {

@@ -10,6 +10,7 @@
 #include "host/base/env.hpp"
 #include "host/base/log.hpp"
 #include "host/cuda/check.hpp"
+#include "host/cuda/pointer.hpp"
 #include "host/cuda/poll.hpp"
 #include "runtime/core.hpp"
 #include "runtime/exchange.hpp"
@@ -252,6 +253,7 @@ void Runtime::barrier(cudaStream_t stream, std::int32_t repeat_count,
         raise(ErrorCode::invalid_argument, rank(),
               "barrier: repeat_count is {}; it must be at least 1", repeat_count);
     }
+    check_current_device(core_->device.device, "barrier", rank());
     BarrierArgs args = core_->barrier_args;
     args.repeat_count = repeat_count;
     if (deadline_ns) args.peers.deadline_ns = *deadline_ns;

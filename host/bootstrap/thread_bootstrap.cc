@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "host/base/checked_math.hpp"
+#include "host/base/deadline.hpp"
 #include "host/base/env.hpp"
 #include "host/base/text.hpp"
 
@@ -66,7 +67,7 @@ struct ThreadGroup::State {
 
 template <typename Ready>
 void ThreadGroup::State::wait(std::unique_lock<std::mutex>& lock, int rank, const Ready& ready) {
-    const auto deadline = Clock::now() + std::chrono::nanoseconds(options.timeout_ns);
+    const auto deadline = deadline_after(options.timeout_ns);
     const auto done = [&] { return failure.has_value() || ready(); };
     while (!done()) {
         if (options.idle) {

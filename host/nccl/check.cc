@@ -5,6 +5,7 @@
 #include <string>
 #include <thread>
 
+#include "host/base/deadline.hpp"
 #include "host/base/env.hpp"
 #include "host/base/log.hpp"
 #include "host/base/text.hpp"
@@ -62,7 +63,7 @@ void nccl_complete(ncclResult_t result, const char* what, int rank, ncclComm_t c
     if (timeout_ns == 0) {
         timeout_ns = static_cast<std::uint64_t>(env_int(EnvVar::timeout_ms)) * 1'000'000;
     }
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
+    const auto deadline = deadline_after(timeout_ns);
     while (result == ncclInProgress) {
         if (std::chrono::steady_clock::now() > deadline) {
             raise(ErrorCode::timeout, rank,

@@ -32,6 +32,7 @@ DispatchInputs read_inputs(const gimlet_dispatch_inputs* inputs) {
     to.weights = from.weights;
     to.index_type = static_cast<IndexType>(from.index_type);
     to.token_count = from.token_count;
+    to.deadline_ns = deadline_from(from.deadline_ns);
     return to;
 }
 
@@ -239,6 +240,7 @@ gimlet_status gimlet_combine(gimlet_exchange* exchange, const gimlet_combine_inp
         to.out = from.out;
         to.bias = from.bias;
         to.weights = from.weights;
+        to.deadline_ns = deadline_from(from.deadline_ns);
         object->combine(to, *filled, stream);
     });
 }
@@ -264,6 +266,15 @@ gimlet_status gimlet_exchange_health(gimlet_exchange* exchange, gimlet_health* h
     });
 }
 
+gimlet_status gimlet_exchange_recover(gimlet_exchange* exchange, char* text, size_t text_bytes,
+                                      size_t* needed_bytes) {
+    return guarded(__func__, [&] {
+        const auto object = Exchanges::get().find(exchange);
+        const TextOut out(text, text_bytes, needed_bytes);
+        out.write(object->recover().text);
+    });
+}
+
 gimlet_status gimlet_exchange_get_stats(gimlet_exchange* exchange, gimlet_exchange_stats* stats) {
     return guarded(__func__, [&] {
         const auto object = Exchanges::get().find(exchange);
@@ -276,6 +287,7 @@ gimlet_status gimlet_exchange_get_stats(gimlet_exchange* exchange, gimlet_exchan
         value.captured_calls = from.captured_calls;
         value.host_count_waits = from.host_count_waits;
         value.tokens_dispatched = from.tokens_dispatched;
+        value.recoveries = from.recoveries;
         out.write(value);
     });
 }

@@ -355,15 +355,20 @@ GIMLET_API gimlet_status gimlet_runtime_get_place(gimlet_runtime* runtime, int32
 GIMLET_API gimlet_status gimlet_runtime_topology(gimlet_runtime* runtime, gimlet_text_format format,
                                                  char* text, size_t text_bytes,
                                                  size_t* needed_bytes);
-/// Collective on the device: queues `repeat_count` (>= 1) barriers of all ranks.
+/// Collective on the device: queues `repeat_count` (>= 1) barriers of all ranks. `deadline_ns` is
+/// of this call; 0 = the runtime's.
 GIMLET_API gimlet_status gimlet_runtime_barrier(gimlet_runtime* runtime, struct CUstream_st* stream,
-                                                int32_t repeat_count);
+                                                int32_t repeat_count, uint64_t deadline_ns);
 /// Local. Blocks until the stream's work is done; fails if a barrier did.
 GIMLET_API gimlet_status gimlet_runtime_synchronize(gimlet_runtime* runtime,
                                                     struct CUstream_st* stream);
 /// Local. State and record; the report, one line, as text.
 GIMLET_API gimlet_status gimlet_runtime_health(gimlet_runtime* runtime, gimlet_health* health,
                                                char* text, size_t text_bytes, size_t* needed_bytes);
+/// Collective. Makes the barrier and all open exchanges usable again after a failure on any rank;
+/// the text is what the ranks said about the first failure.
+GIMLET_API gimlet_status gimlet_runtime_recover(gimlet_runtime* runtime, char* text,
+                                                size_t text_bytes, size_t* needed_bytes);
 /// Collective; a second call does nothing. GIMLET_INVALID_USAGE while exchanges are open.
 GIMLET_API gimlet_status gimlet_runtime_close(gimlet_runtime* runtime);
 /// Local, for a rank that has given up.
@@ -473,6 +478,7 @@ typedef struct gimlet_dispatch_inputs {
     const float* weights;        ///< [T][K] or null
     int32_t index_type;          ///< GIMLET_INT32, GIMLET_INT64
     int32_t token_count;         ///< T
+    uint64_t deadline_ns;        ///< of this call; 0 = the exchange's
 } gimlet_dispatch_inputs;
 
 static inline gimlet_dispatch_inputs gimlet_dispatch_inputs_init(void) {
@@ -556,6 +562,7 @@ typedef struct gimlet_combine_inputs {
     void* out;             ///< [T][hidden] of combine_type, 16-byte aligned
     const void* bias;      ///< [T][hidden] or null
     const float* weights;  ///< [T][K] or null; expert_major only
+    uint64_t deadline_ns;  ///< of this call; 0 = the exchange\'s
 } gimlet_combine_inputs;
 
 static inline gimlet_combine_inputs gimlet_combine_inputs_init(void) {
@@ -581,6 +588,13 @@ GIMLET_API gimlet_status gimlet_exchange_health(gimlet_exchange* exchange, gimle
                                                 char* text, size_t text_bytes,
                                                 size_t* needed_bytes);
 
+/// Collective, whatever state each rank's exchange is in; not inside a capture. After a step that
+/// failed (faulty arguments of gimlet_dispatch or gimlet_combine on any rank are such a failure)
+/// the exchange refuses all work until this has succeeded. Routings are empty again for eager
+/// calls. The text is what the ranks said, "" if nothing had failed.
+GIMLET_API gimlet_status gimlet_exchange_recover(gimlet_exchange* exchange, char* text,
+                                                 size_t text_bytes, size_t* needed_bytes);
+
 /// Counters since creation.
 typedef struct gimlet_exchange_stats {
     size_t struct_bytes;
@@ -590,6 +604,7 @@ typedef struct gimlet_exchange_stats {
     uint64_t captured_calls;
     uint64_t host_count_waits;
     uint64_t tokens_dispatched;
+    uint64_t recoveries;
 } gimlet_exchange_stats;
 
 static inline gimlet_exchange_stats gimlet_exchange_stats_init(void) {

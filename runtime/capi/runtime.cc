@@ -137,8 +137,10 @@ gimlet_status gimlet_runtime_topology(gimlet_runtime* runtime, gimlet_text_forma
 }
 
 gimlet_status gimlet_runtime_barrier(gimlet_runtime* runtime, struct CUstream_st* stream,
-                                     int32_t repeat_count) {
-    return guarded(__func__, [&] { Runtimes::get().find(runtime)->barrier(stream, repeat_count); });
+                                     int32_t repeat_count, uint64_t deadline_ns) {
+    return guarded(__func__, [&] {
+        Runtimes::get().find(runtime)->barrier(stream, repeat_count, deadline_from(deadline_ns));
+    });
 }
 
 gimlet_status gimlet_runtime_synchronize(gimlet_runtime* runtime, struct CUstream_st* stream) {
@@ -151,6 +153,15 @@ gimlet_status gimlet_runtime_health(gimlet_runtime* runtime, gimlet_health* heal
         const auto object = Runtimes::get().find(runtime);
         const StructOut out(health, "health");
         write_health(object->health(), out, TextOut(text, text_bytes, needed_bytes));
+    });
+}
+
+gimlet_status gimlet_runtime_recover(gimlet_runtime* runtime, char* text, size_t text_bytes,
+                                     size_t* needed_bytes) {
+    return guarded(__func__, [&] {
+        const auto object = Runtimes::get().find(runtime);
+        const TextOut out(text, text_bytes, needed_bytes);
+        out.write(object->recover().text);
     });
 }
 

@@ -145,7 +145,7 @@ AT(gimlet_routing_info, step, 24);
 AT(gimlet_routing_info, filled, 32);
 AT(gimlet_routing_info, token_count, 36);
 
-SIZE(gimlet_dispatch_inputs, 48);
+SIZE(gimlet_dispatch_inputs, 56);
 AT(gimlet_dispatch_inputs, struct_bytes, 0);
 AT(gimlet_dispatch_inputs, rows, 8);
 AT(gimlet_dispatch_inputs, scales, 16);
@@ -153,6 +153,7 @@ AT(gimlet_dispatch_inputs, expert_indices, 24);
 AT(gimlet_dispatch_inputs, weights, 32);
 AT(gimlet_dispatch_inputs, index_type, 40);
 AT(gimlet_dispatch_inputs, token_count, 44);
+AT(gimlet_dispatch_inputs, deadline_ns, 48);
 
 SIZE(gimlet_received, 104);
 AT(gimlet_received, struct_bytes, 0);
@@ -182,13 +183,14 @@ AT(gimlet_unpack_outputs, scales, 32);
 AT(gimlet_unpack_outputs, source, 40);
 AT(gimlet_unpack_outputs, capacity, 48);
 
-SIZE(gimlet_combine_inputs, 32);
+SIZE(gimlet_combine_inputs, 40);
 AT(gimlet_combine_inputs, struct_bytes, 0);
 AT(gimlet_combine_inputs, out, 8);
 AT(gimlet_combine_inputs, bias, 16);
 AT(gimlet_combine_inputs, weights, 24);
+AT(gimlet_combine_inputs, deadline_ns, 32);
 
-SIZE(gimlet_exchange_stats, 56);
+SIZE(gimlet_exchange_stats, 64);
 AT(gimlet_exchange_stats, struct_bytes, 0);
 AT(gimlet_exchange_stats, dispatches, 8);
 AT(gimlet_exchange_stats, cached_dispatches, 16);
@@ -196,6 +198,7 @@ AT(gimlet_exchange_stats, combines, 24);
 AT(gimlet_exchange_stats, captured_calls, 32);
 AT(gimlet_exchange_stats, host_count_waits, 40);
 AT(gimlet_exchange_stats, tokens_dispatched, 48);
+AT(gimlet_exchange_stats, recoveries, 56);
 
 SIZE(gimlet_step_traffic, 112);
 AT(gimlet_step_traffic, struct_bytes, 0);

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -383,7 +384,7 @@ void run_rank(gimlet_thread_group* group, int rank) {
     MUST_BE(rows_to == (std::vector<std::int64_t>{kTokens, kTokens, 0}));
     MUST_BE(traffic.rows_to == rows_to.data() && traffic.rows_sent == 2 * kTokens);
 
-    MUST(gimlet_runtime_barrier(runtime, nullptr, 2));
+    MUST(gimlet_runtime_barrier(runtime, nullptr, 2, GIMLET_NO_DEADLINE));
     MUST(gimlet_runtime_synchronize(runtime, nullptr));
     gimlet_health health = gimlet_health_init();
     MUST(gimlet_exchange_health(exchange, &health, nullptr, 0, nullptr));
@@ -426,4 +427,160 @@ TEST_CASE("whole steps of three ranks through the C ABI", "[capi]") {
     for (const auto& failure : failures) INFO(failure);
     CHECK(failures == std::vector<std::string>(kRanks));
     CHECK(gimlet_thread_group_destroy(group) == GIMLET_OK);
+}
+
+TEST_CASE("the longest deadlines do not end at once", "[capi][sanitize]") {
+    const LogCapture quiet;
+    gimlet_thread_group* group = nullptr;
+    REQUIRE(gimlet_thread_group_create(2, GIMLET_NO_DEADLINE, &group) == GIMLET_OK);
+    gimlet_bootstrap* members[2] = {};
+    for (int rank = 0; rank < 2; ++rank)
+        REQUIRE(gimlet_thread_group_member(group, rank, &members[rank]) == GIMLET_OK);
+    gimlet_status first = GIMLET_INTERNAL;
+    std::thread thread([&] { first = gimlet_bootstrap_barrier(members[0]); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    CHECK(gimlet_bootstrap_barrier(members[1]) == GIMLET_OK);
+    thread.join();
+    CHECK(first == GIMLET_OK);
+    for (gimlet_bootstrap* member : members) CHECK(gimlet_bootstrap_destroy(member) == GIMLET_OK);
+    CHECK(gimlet_thread_group_destroy(group) == GIMLET_OK);
+}
+
+namespace {
+
+/// One rank alone, for calls that must be refused before a kernel starts.
+struct Alone {
+    gimlet_bootstrap* bootstrap = nullptr;
+    gimlet_runtime* runtime = nullptr;
+    gimlet_exchange* exchange = nullptr;
+    gimlet_routing* routing = nullptr;
+    gimlet_dispatch_inputs inputs = gimlet_dispatch_inputs_init();
+    gimlet_combine_inputs combine = gimlet_combine_inputs_init();
+
+    Alone() {
+        cudaSetDevice(0);
+        MUST(gimlet_bootstrap_create_single(&bootstrap));
+        MUST(gimlet_runtime_create(bootstrap, nullptr, &runtime));
+        gimlet_moe_config config = gimlet_moe_config_init();
+        config.expert_count = 2;
+        config.topk = 1;
+        config.hidden = kHidden;
+        config.max_tokens = kTokens;
+        MUST(gimlet_exchange_create(runtime, &config, &exchange));
+        MUST(gimlet_routing_create(exchange, &routing));
+    }
+    ~Alone() {
+        gimlet_routing_destroy(routing);
+        gimlet_exchange_close(exchange);
+        gimlet_exchange_destroy(exchange);
+        gimlet_runtime_close(runtime);
+        gimlet_runtime_destroy(runtime);
+        gimlet_bootstrap_destroy(bootstrap);
+    }
+    Alone(const Alone&) = delete;
+    Alone& operator=(const Alone&) = delete;
+
+    gimlet_status dispatch(const gimlet_dispatch_inputs& from,
+                           gimlet_received* received = nullptr) {
+        return gimlet_dispatch(exchange, &from, routing, GIMLET_COUNTS_HOST, nullptr, received);
+    }
+};
+
+template <typename T>
+T* moved(T* pointer, std::size_t bytes) {
+    return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(pointer) + bytes);
+}
+
+}  // namespace
+
+TEST_CASE("what would end the CUDA context is refused", "[capi]") {
+    const LogCapture quiet;
+    Alone alone;
+    const Memory<std::uint16_t> rows(std::vector<std::uint16_t>(2 * kTokens * kHidden, 0x3f80));
+    const Memory<std::int32_t> experts(std::vector<std::int32_t>(2 * kTokens, 1));
+    const Memory<float> weights(std::vector<float>(2 * kTokens, 1.0F));
+    cudaSetDevice(1);
+    const Memory<std::uint16_t> foreign(std::vector<std::uint16_t>(kTokens * kHidden, 0));
+    cudaSetDevice(0);
+    std::uint16_t host[64] = {};
+    alone.inputs.rows = rows.get();
+    alone.inputs.expert_indices = experts.get();
+    alone.inputs.weights = weights.get();
+    alone.inputs.token_count = kTokens;
+
+    // A refused step has failed on all ranks; here there is one.
+    const auto recover = [&] {
+        CHECK(gimlet_exchange_check(alone.exchange) == GIMLET_INVALID_ARGUMENT);
+        std::size_t needed = 0;
+        CHECK(gimlet_exchange_recover(alone.exchange, nullptr, 0, &needed) == GIMLET_OK);
+        CHECK(needed > 1);
+        CHECK(gimlet_exchange_check(alone.exchange) == GIMLET_OK);
+    };
+    const auto refused = [&](auto member, const void* pointer, const char* text) {
+        gimlet_dispatch_inputs inputs = alone.inputs;
+        inputs.*member = static_cast<std::remove_reference_t<decltype(inputs.*member)>>(pointer);
+        CHECK(alone.dispatch(inputs) == GIMLET_INVALID_ARGUMENT);
+        CHECK_THAT(last_error(), contains_text(text));
+        recover();
+    };
+    refused(&gimlet_dispatch_inputs::rows, host, "not memory of the device");
+    refused(&gimlet_dispatch_inputs::rows, reinterpret_cast<void*>(16), "not memory of the device");
+    refused(&gimlet_dispatch_inputs::rows, moved(rows.get(), 8), "not a multiple of 16");
+    refused(&gimlet_dispatch_inputs::rows, foreign.get(), "memory of device 1");
+    refused(&gimlet_dispatch_inputs::rows, nullptr, "rows is null");
+    refused(&gimlet_dispatch_inputs::expert_indices, moved(experts.get(), 2),
+            "not a multiple of 4");
+    refused(&gimlet_dispatch_inputs::expert_indices, foreign.get(), "memory of device 1");
+    refused(&gimlet_dispatch_inputs::weights, moved(weights.get(), 1), "not a multiple of 4");
+    refused(&gimlet_dispatch_inputs::weights, host, "weights is at address");
+    refused(&gimlet_dispatch_inputs::scales, weights.get(), "the config has scale_words 0");
+
+    // Another current device than the runtime's.
+    cudaSetDevice(1);
+    CHECK(alone.dispatch(alone.inputs) == GIMLET_INVALID_USAGE);
+    CHECK_THAT(last_error(), contains_text("the current device is 1"));
+    CHECK(gimlet_runtime_barrier(alone.runtime, nullptr, 1, 0) == GIMLET_INVALID_USAGE);
+    cudaSetDevice(0);
+    CHECK(gimlet_dispatch(alone.exchange, &alone.inputs, alone.routing, 2, nullptr, nullptr) ==
+          GIMLET_INVALID_ARGUMENT);
+
+    gimlet_received received = gimlet_received_init();
+    REQUIRE(alone.dispatch(alone.inputs, &received) == GIMLET_OK);
+    void* answers = nullptr;
+    REQUIRE(gimlet_combine_input(alone.exchange, &answers) == GIMLET_OK);
+
+    // Outputs inside the window, where peers work.
+    gimlet_unpack_outputs copies = gimlet_unpack_outputs_init();
+    copies.capacity = kTokens;
+    copies.rows = answers;
+    CHECK(gimlet_unpack(alone.exchange, alone.routing, &copies, nullptr) ==
+          GIMLET_INVALID_ARGUMENT);
+    CHECK_THAT(last_error(), contains_text("own window"));
+    copies.rows = nullptr;
+    copies.source = reinterpret_cast<std::int32_t*>(moved(rows.get(), 2));
+    CHECK(gimlet_unpack(alone.exchange, alone.routing, &copies, nullptr) ==
+          GIMLET_INVALID_ARGUMENT);
+    copies.source = nullptr;
+    copies.capacity = -1;
+    CHECK(gimlet_unpack(alone.exchange, alone.routing, &copies, nullptr) ==
+          GIMLET_INVALID_ARGUMENT);
+    CHECK(gimlet_pack(alone.exchange, moved(answers, 16), alone.routing, nullptr) ==
+          GIMLET_INVALID_ARGUMENT);
+    CHECK_THAT(last_error(), contains_text("overlap the combine input"));
+    CHECK(gimlet_pack(alone.exchange, host, alone.routing, nullptr) == GIMLET_INVALID_ARGUMENT);
+    for (void* out : {static_cast<void*>(host), static_cast<void*>(foreign.get()),
+                      static_cast<void*>(moved(rows.get(), 2)), answers}) {
+        alone.combine.out = out;
+        CHECK(gimlet_combine(alone.exchange, &alone.combine, alone.routing, nullptr) ==
+              GIMLET_INVALID_ARGUMENT);
+        recover();
+        REQUIRE(alone.dispatch(alone.inputs, &received) == GIMLET_OK);
+    }
+
+    // Nothing is spoiled: received rows may be packed as they are.
+    REQUIRE(gimlet_pack(alone.exchange, received.rows, alone.routing, nullptr) == GIMLET_OK);
+    alone.combine.out = rows.get();
+    REQUIRE(gimlet_combine(alone.exchange, &alone.combine, alone.routing, nullptr) == GIMLET_OK);
+    REQUIRE(gimlet_exchange_synchronize(alone.exchange, nullptr) == GIMLET_OK);
+    CHECK(rows.read() == std::vector<std::uint16_t>(2 * kTokens * kHidden, 0x3f80));
 }
