@@ -101,6 +101,9 @@ struct RuntimeConfig {
     /// GIN contexts of the barrier, if some peer needs GIN.
     std::int32_t barrier_gin_context_count = 1;
     CommunicatorConfig communicator;
+    /// Number of the step before the first, of the barrier and of every Exchange. For tests of
+    /// numbers that wrap.
+    std::uint64_t first_step = 0;
 };
 
 }  // namespace gimlet

@@ -32,6 +32,7 @@ struct RuntimeCore {
     Topology topology;
     DeviceInfo device;
     std::uint64_t deadline_ns = 0;
+    std::uint64_t first_step = 0;
     std::vector<Exchange*> open_exchanges;  // by age
     std::uint64_t barrier_count = 0;
 

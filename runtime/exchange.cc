@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <exception>
 #include <utility>
 #include <vector>
 
 #include "device/kernels/launch.hpp"
 #include "host/base/log.hpp"
+#include "host/base/text.hpp"
 #include "host/cuda/check.hpp"
 #include "host/cuda/poll.hpp"
 #include "host/cuda/stream.hpp"
@@ -65,6 +67,12 @@ Plan Exchange::agree_on_plan(RuntimeCore& core, const MoeConfig& config,
 std::unique_ptr<Exchange> Exchange::create(Runtime& runtime, const MoeConfig& config) {
     const auto core = runtime.core();
     core->require_open("Exchange::create");
+    if (const auto out = core->excluded_ranks(); !out.empty()) {
+        raise(ErrorCode::not_supported, core->rank(),
+              "Exchange::create: NCCL needs all ranks of the communicator, but ranks {} are "
+              "excluded; make a new Runtime of those that are left",
+              format_ranks(out));
+    }
     const DeviceGuard guard(core->communicator->device(), core->rank());
     std::unique_ptr<DeviceCommunicator> device_comm;
     Plan plan = agree_on_plan(*core, config, &device_comm);
@@ -79,7 +87,9 @@ std::unique_ptr<Exchange> Exchange::create(Runtime& runtime, const MoeConfig& co
     exchange->args_.peers = make_peer_handles(
         core->topology, *exchange->device_comm_, *exchange->window_, exchange->plan_.shape,
         exchange->plan_.deadline_ns, exchange->guard_.device_record());
-    exchange->guard_.arm(exchange->args_.peers, *exchange->window_, {});
+    const std::uint64_t start = core->first_step;
+    exchange->guard_.arm(exchange->args_.peers, *exchange->window_, {start, start, start});
+    exchange->dispatch_epoch_ = exchange->combine_epoch_ = start;
     exchange->base_ = exchange->args_.peers.local;
     exchange->open_ = true;
     core->open_exchanges.push_back(exchange.get());
@@ -92,8 +102,18 @@ Exchange::~Exchange() {
     abort();
 }
 
-void Exchange::reserve() {
+void Exchange::reserve(GraphAddresses addresses) {
     if (!open_) raise(ErrorCode::closed, rank(), "reserve: the Exchange is closed");
+    if (addresses != addresses_ && ever_captured_) {
+        raise(ErrorCode::invalid_usage, rank(),
+              "reserve: a graph has been captured already; choose between in_place and copied "
+              "before the first capture");
+    }
+    addresses_ = addresses;
+    load_kernels();
+}
+
+void Exchange::load_kernels() {
     if (reserved_) return;
     const DeviceGuard guard(core_->communicator->device(), rank());
     cuda_check(prepare_kernels(), "prepare_kernels", rank());
@@ -118,6 +138,8 @@ Routing Exchange::make_routing() {
                                                 rank());
     routing.rail_counts_ = DeviceBuffer<std::int32_t>(2 * pairs, rank());
     routing.step_ = DeviceBuffer<std::byte>(plan_.step_layout.total_bytes(), rank());
+    routing.dropped_ =
+        DeviceBuffer<std::uint32_t>(static_cast<std::size_t>(plan_.config.max_tokens), rank());
     routing.host_step_ = MappedBuffer<std::byte>(plan_.step_layout.total_bytes(), rank());
     // A combine or a copy of a routing that was never filled finds no rows instead of noise.
     routing.slots_.fill_bytes(0xff);
@@ -126,13 +148,17 @@ Routing Exchange::make_routing() {
     routing.rail_slots_.fill_bytes(0xff);
     routing.rail_counts_.fill_bytes(0);
     routing.step_.fill_bytes(0);
+    routing.dropped_.fill_bytes(0);
+    // No step to come has the present one's number.
+    std::memcpy(routing.host_step_.host(), &dispatch_epoch_, sizeof dispatch_epoch_);
     routing.view_ = RoutingView{routing.slots_.get(),
                                 routing.home_.get(),
                                 routing.counts_.get(),
                                 reinterpret_cast<StepCounts*>(routing.step_.get()),
                                 routing.rail_slots_.get(),
                                 routing.rail_counts_.get(),
-                                pairs > 0 ? routing.rail_counts_.get() + pairs : nullptr};
+                                pairs > 0 ? routing.rail_counts_.get() + pairs : nullptr,
+                                routing.dropped_.get()};
     return routing;
 }
 

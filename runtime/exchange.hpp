@@ -42,11 +42,17 @@ enum class CountMode {
              ///< capture
 };
 
+/// What graphs of an Exchange know of its two buffers.
+enum class GraphAddresses {
+    in_place,  ///< kernels of the caller's own use addresses of one buffer: see Exchange
+    copied,    ///< rows are reached through unpack and pack only: any graph, in any step
+};
+
 /// Where the rows of one dispatch are: in this rank's window, in place. Valid on the stream after
 /// the dispatch, until the second next dispatch of the Exchange is queued (two receive buffers
 /// alternate).
 struct Received {
-    const std::byte* rows = nullptr;     ///< [row_count][row_bytes]
+    const std::byte* rows = nullptr;     ///< [row_count][row_bytes]; see GraphAddresses
     const std::byte* records = nullptr;  ///< [row_count][record_bytes]; fields: see TokenLayout
     const StepCounts* step = nullptr;    ///< device memory
     std::int64_t row_capacity = 0;
@@ -54,6 +60,9 @@ struct Received {
     std::uint32_t record_bytes = 0;
     std::uint64_t epoch =
         0;  ///< of the dispatch, by the host's count; replays of graphs are not counted
+    /// Some ranks are excluded: their tokens and experts are missing. RoutingView::dropped tells
+    /// which choices of this rank's tokens that are.
+    bool partial = false;
     std::optional<HostCounts> counts;  ///< CountMode::host
 };
 
@@ -86,12 +95,15 @@ struct UnpackOutputs {
 /// combine calls, on one stream or on streams that the caller orders.
 ///
 /// Graph capture. Call reserve() and make_routing() first. Kernels take their step number from
-/// device memory, so a graph can be replayed, but addresses that the host passes on (Received,
-/// pack, unpack, combine_input) belong to the buffer of one parity. Therefore: a graph holds an
-/// even number of dispatches and an even number of combines of one Exchange, and between capture
-/// and replay the steps outside of it are even in number too. An odd capture is refused by the next
-/// call outside of it (or by end_capture()), with Error(invalid_usage); such a graph must not be
-/// launched.
+/// device memory, so a graph can be replayed, and pack and unpack find their buffer by it. But
+/// addresses that the host passes on (Received, combine_input) belong to one buffer. Therefore,
+/// with GraphAddresses::in_place: a graph holds an even number of dispatches and an even number of
+/// combines of one Exchange, and between capture and replay the steps outside of it are even in
+/// number too. An odd capture is refused by the next call outside of it (or by end_capture()), with
+/// Error(invalid_usage); such a graph must not be launched. A graph that is launched in a step of
+/// the other buffer is refused by its first kernel (Error(invalid_usage) of the next call). With
+/// GraphAddresses::copied there is no such rule; once a graph has been captured, Received::rows and
+/// records are null, and combine_input() is refused.
 ///
 /// Failure. No wait lasts longer than the deadline. A kernel that gives up stops publishing, leaves
 /// a record, and tells the other ranks; steps queued behind it end at once. The next call (or
@@ -114,8 +126,8 @@ class Exchange {
     int rank() const noexcept { return plan_.rank; }
 
     /// Local. Loads the kernels, so that no later call allocates or synchronises. The first call
-    /// outside a capture does it by itself.
-    void reserve();
+    /// outside a capture does it by itself. `addresses` is chosen before the first capture.
+    void reserve(GraphAddresses addresses = GraphAddresses::in_place);
 
     /// Local; allocates. Not inside a capture.
     Routing make_routing();
@@ -186,6 +198,12 @@ class Exchange {
                               std::unique_ptr<DeviceCommunicator>* device_comm);
 
     void enter(const char* what, cudaStream_t stream);
+    void load_kernels();
+    /// Whether the host knows which buffer a step uses.
+    bool in_place() const noexcept {
+        return addresses_ == GraphAddresses::in_place || !(ever_captured_ || in_capture_);
+    }
+    std::int32_t expected_parity(std::uint64_t step) const noexcept;
     void check_routing(const char* what, const Routing& routing) const;
     void check_inputs(const char* what, const DispatchInputs& inputs) const;
     void check_filled(const char* what, const Routing& routing) const;
@@ -221,6 +239,7 @@ class Exchange {
 
     bool open_ = false;
     bool reserved_ = false;
+    GraphAddresses addresses_ = GraphAddresses::in_place;
     bool in_capture_ = false;           // the newest step call was captured
     bool ever_captured_ = false;        // replays may have advanced the device's epochs
     std::uint64_t dispatch_epoch_ = 0;  // of the newest dispatch outside captures

@@ -28,7 +28,7 @@ void Exchange::enter(const char* what, cudaStream_t stream) {
     }
     if (!capturing) {
         end_capture();
-        reserve();
+        load_kernels();
     }
     in_capture_ = capturing;
 }
@@ -39,11 +39,17 @@ void Exchange::end_capture() {
     captured_dispatches_ = 0;
     captured_combines_ = 0;
     if (dispatches % kBufferCount == 0 && combines % kBufferCount == 0) return;
-    raise(ErrorCode::invalid_usage, rank(),
-          "the last capture holds {} dispatches and {} combines; buffers alternate, so a graph "
-          "needs an even number of "
-          "both: do not launch this graph, capture two steps instead",
-          dispatches, combines);
+    if (addresses_ == GraphAddresses::copied) return;
+    raise(
+        ErrorCode::invalid_usage, rank(),
+        "the last capture holds {} dispatches and {} combines; buffers alternate, so a graph "
+        "needs an even number of both: do not launch this graph, capture two steps instead, or use "
+        "pack and unpack only and say so with reserve(GraphAddresses::copied)",
+        dispatches, combines);
+}
+
+std::int32_t Exchange::expected_parity(std::uint64_t step) const noexcept {
+    return in_place() ? static_cast<std::int32_t>(step % kBufferCount) : -1;
 }
 
 void Exchange::count_captured(std::uint64_t* captured) {
@@ -193,7 +199,7 @@ Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routin
     enter(what, stream);
     DispatchArgs args{};
     args.exchange = args_;
-    args.expected_parity = static_cast<std::int32_t>((dispatch_position() + 1) % kBufferCount);
+    args.expected_parity = expected_parity(dispatch_position() + 1);
     if (inputs.deadline_ns) args.exchange.peers.deadline_ns = *inputs.deadline_ns;
     const auto refuse = [&] {
         args.refuse = 1;
@@ -262,7 +268,7 @@ HostCounts Exchange::wait_for_counts(const Routing& routing, cudaStream_t stream
     const std::uint64_t seen = load_acquire(epoch);
     const bool right =
         ever_captured_ ? seen % kBufferCount == wanted % kBufferCount : seen == wanted;
-    if (!right) {
+    if (in_place() && !right) {
         guard_.fail(
             ErrorCode::invalid_usage,
             fmt::format("dispatch: the device is at epoch {}, the host expected {}{}", seen, wanted,
@@ -285,6 +291,7 @@ HostCounts Exchange::host_counts(const Routing& routing) const {
     out.row_count = header.row_count;
     out.token_row_count = header.token_row_count;
     out.sent_row_count = header.sent_row_count;
+    out.partial = header.partial != 0;
     out.expert_counts = span(plan_.step_layout.expert_counts(), local);
     out.expert_offsets = span(plan_.step_layout.expert_offsets(), local + 1);
     out.source_offsets =
@@ -304,13 +311,16 @@ Received Exchange::received(const Routing& routing) const {
     const auto parity = routing.epoch_ % kBufferCount;
     Received out;
     const std::uint64_t skew = plan_.regions.rank_skew(plan_.rank);
-    out.rows = base_ + skew + plan_.regions.recv_rows[parity];
-    out.records = base_ + skew + plan_.regions.recv_meta[parity];
+    if (in_place()) {
+        out.rows = base_ + skew + plan_.regions.recv_rows[parity];
+        out.records = base_ + skew + plan_.regions.recv_meta[parity];
+    }
     out.step = routing.view_.step;
     out.row_capacity = plan_.row_capacity;
     out.row_bytes = plan_.token_layout.row_bytes;
     out.record_bytes = plan_.token_layout.record_bytes();
     out.epoch = routing.epoch_;
+    out.partial = core_->live_ranks.size() < static_cast<std::size_t>(plan_.rank_count);
     return out;
 }
 
@@ -331,8 +341,11 @@ void Exchange::unpack(const Routing& routing, const UnpackOutputs& outputs, cuda
     check_pointer("unpack", "scales", outputs.scales, alignof(std::uint32_t), Access::write);
     check_pointer("unpack", "source", outputs.source, alignof(std::int32_t), Access::write);
     UnpackArgs args{};
-    args.rows = from.rows;
-    args.meta = from.records;
+    const std::byte* const own = base_ + plan_.regions.rank_skew(plan_.rank);
+    for (int buffer = 0; buffer < kBufferCount; ++buffer) {
+        args.rows[buffer] = own + plan_.regions.recv_rows[buffer];
+        args.meta[buffer] = own + plan_.regions.recv_meta[buffer];
+    }
     args.step = from.step;
     args.out_rows = static_cast<std::byte*>(outputs.rows);
     args.out_indices = outputs.indices;
@@ -346,6 +359,11 @@ void Exchange::unpack(const Routing& routing, const UnpackOutputs& outputs, cuda
 
 std::byte* Exchange::combine_input() const {
     if (!open_) raise(ErrorCode::closed, rank(), "combine_input: the Exchange is closed");
+    if (!in_place()) {
+        raise(ErrorCode::invalid_usage, rank(),
+              "combine_input: graphs of reserve(GraphAddresses::copied) have been captured, so the "
+              "host does not know the buffer of the next combine; use pack()");
+    }
     return base_ + plan_.regions.rank_skew(plan_.rank) +
            plan_.regions.combine_rows[(combine_position() + 1) % kBufferCount];
 }
@@ -371,7 +389,10 @@ void Exchange::pack(const void* rows, const Routing& routing, cudaStream_t strea
     }
     PackArgs args{};
     args.rows = static_cast<const std::byte*>(rows);
-    args.out = combine_input();
+    std::byte* const own = base_ + plan_.regions.rank_skew(plan_.rank);
+    for (int buffer = 0; buffer < kBufferCount; ++buffer)
+        args.out[buffer] = own + plan_.regions.combine_rows[buffer];
+    args.epochs = reinterpret_cast<const EpochWords*>(base_ + plan_.workspace.epochs);
     args.step = routing.view_.step;
     args.row_bytes = plan_.combine_row_bytes;
     cuda_check(launch_pack(args, plan_.sm_budget, stream), "launch_pack", rank());
@@ -405,7 +426,7 @@ void Exchange::combine(const CombineInputs& inputs, const Routing& routing, cuda
     if (inputs.deadline_ns) args.exchange.peers.deadline_ns = *inputs.deadline_ns;
     args.row_bytes = plan_.combine_row_bytes;
     args.element_type = plan_.config.combine_type;
-    args.expected_parity = static_cast<std::int32_t>((combine_position() + 1) % kBufferCount);
+    args.expected_parity = expected_parity(combine_position() + 1);
     const auto refuse = [&] {
         args.refuse = 1;
         cuda_check(launch_combine(args, stream), "launch_combine", rank());

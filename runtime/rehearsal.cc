@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <span>
@@ -55,14 +56,33 @@ std::string compare_ints(const char* name, int rank, const std::int32_t* got,
     return {};
 }
 
+/// The table as if the excluded ranks had no tokens and no experts.
+RoutingTable without(RoutingTable table, const std::vector<int>& excluded,
+                     const ExpertMap& experts) {
+    for (const int rank : excluded) table.ranks[size(rank)] = RankRouting{};
+    for (RankRouting& rank : table.ranks) {
+        for (std::int64_t& expert : rank.indices) {
+            if (expert < 0) continue;
+            const int owner = experts.rank_of(static_cast<std::int32_t>(expert));
+            if (std::find(excluded.begin(), excluded.end(), owner) != excluded.end()) expert = -1;
+        }
+    }
+    return table;
+}
+
 }  // namespace
 
 Rehearsal::Rehearsal(Exchange& exchange, const RoutingTable& table, const RehearsalOptions& options)
-    : exchange_(exchange), table_(table), options_(options) {
+    : exchange_(exchange),
+      remaining_(options.excluded.empty()
+                     ? RoutingTable{}
+                     : without(table, options.excluded, exchange.plan().experts)),
+      table_(options.excluded.empty() ? table : remaining_),
+      options_(options) {
     const MoeConfig& config = exchange.plan().config;
     const int rank = exchange.rank();
     reference_ =
-        make_reference(table, {config.expert_count, config.layout, config.expert_alignment});
+        make_reference(table_, {config.expert_count, config.layout, config.expert_alignment});
     routing_ = exchange.make_routing();
     const RankRouting& mine = table.ranks[size(rank)];
     const std::size_t tokens = size(mine.token_count);

@@ -30,6 +30,8 @@ struct RehearsalOptions {
     Part weights = Part::present;         ///< routing weights go along with dispatch
     Part bias = Part::absent;             ///< of combine
     Part combine_weights = Part::absent;  ///< expert_major: rows are weighted in combine
+    std::vector<int>
+        excluded;  ///< ranks that the Runtime has excluded: nothing of theirs must come
 };
 
 /// One rank's side of steps of one Exchange with one routing. Every rank has the same table. The
@@ -84,6 +86,7 @@ class Rehearsal {
     DispatchInputs dispatch_inputs() const;
 
     Exchange& exchange_;
+    RoutingTable remaining_;  // with excluded ranks only
     const RoutingTable& table_;
     RehearsalOptions options_;
     Reference reference_;

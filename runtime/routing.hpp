@@ -19,6 +19,7 @@ struct HostCounts {
     std::int32_t row_count = 0;        ///< rows received, padding included
     std::int32_t token_row_count = 0;  ///< without padding
     std::int32_t sent_row_count = 0;
+    bool partial = false;  ///< some ranks are excluded: their tokens and experts are missing
     std::span<const std::int32_t> expert_counts;   ///< [local experts]
     std::span<const std::int32_t> expert_offsets;  ///< [local experts + 1], expert_major
     std::span<const std::int32_t> source_offsets;  ///< [R + 1]
@@ -32,7 +33,8 @@ class Routing {
     Routing() = default;  ///< empty: only to be assigned to
 
     /// Device pointers, for kernels of the caller's own. `step` holds epoch and row counts of the
-    /// newest dispatch; step->epoch & 1 tells which of the two receive buffers holds its rows.
+    /// newest dispatch; step->epoch & 1 tells which of the two receive buffers holds its rows;
+    /// step->partial and `dropped` tell what excluded ranks have cost.
     const RoutingView& view() const noexcept { return view_; }
 
     /// True once a dispatch has filled it.
@@ -50,6 +52,7 @@ class Routing {
     DeviceBuffer<SlotRef> rail_slots_;
     DeviceBuffer<std::int32_t> rail_counts_;  // received, then sent
     DeviceBuffer<std::byte> step_;
+    DeviceBuffer<std::uint32_t> dropped_;
     MappedBuffer<std::byte> host_step_;
     RoutingView view_{};
     bool filled_ = false;

@@ -9,6 +9,7 @@
 #include "device/kernels/launch.hpp"
 #include "host/base/env.hpp"
 #include "host/base/log.hpp"
+#include "host/base/text.hpp"
 #include "host/cuda/check.hpp"
 #include "host/cuda/pointer.hpp"
 #include "host/cuda/poll.hpp"
@@ -30,7 +31,8 @@ void check_config(Bootstrap& bootstrap, const RuntimeConfig& config) {
     check_agreement(
         bootstrap, "runtime config",
         {{"deadline_ns", config.deadline_ns ? std::to_string(*config.deadline_ns) : "environment"},
-         {"barrier_gin_context_count", std::to_string(config.barrier_gin_context_count)}});
+         {"barrier_gin_context_count", std::to_string(config.barrier_gin_context_count)},
+         {"first_step", std::to_string(config.first_step)}});
     if (config.barrier_gin_context_count < 1 ||
         config.barrier_gin_context_count > kMaxGinContexts) {
         raise(ErrorCode::invalid_argument, bootstrap.rank(),
@@ -87,7 +89,8 @@ void set_up_barrier(RuntimeCore* core, const RuntimeConfig& config) {
     core->barrier_args.peers =
         make_peer_handles(topology, *core->barrier_device_comm, *core->barrier_window, shape,
                           core->deadline_ns, core->barrier_guard.device_record());
-    core->barrier_guard.arm(core->barrier_args.peers, *core->barrier_window, {});
+    const std::uint64_t start = core->first_step;
+    core->barrier_guard.arm(core->barrier_args.peers, *core->barrier_window, {start, start, start});
     core->barrier_shape = KernelShape{};
     core->barrier_shape.block_count = 1;
     core->barrier_shape.thread_count =
@@ -178,6 +181,7 @@ std::unique_ptr<Runtime> Runtime::adopt(ncclComm_t comm, std::shared_ptr<Bootstr
 std::unique_ptr<Runtime> Runtime::finish(std::shared_ptr<RuntimeCore> core,
                                          const RuntimeConfig& config) {
     core->deadline_ns = chosen_deadline_ns(config);
+    core->first_step = config.first_step;
     try {
         core->topology = query_topology(*core->communicator);
         core->live_ranks.resize(static_cast<std::size_t>(core->topology.size));
@@ -286,6 +290,42 @@ GroupReport Runtime::recover() {
     return report;
 }
 
+const std::vector<int>& Runtime::live_ranks() const noexcept {
+    return core_->live_ranks;
+}
+
+GroupReport Runtime::exclude(std::span<const int> ranks, std::shared_ptr<Bootstrap> survivors) {
+    core_->require_open("Runtime::exclude");
+    for (const int out : ranks) {
+        if (out >= 0 && out < size() && out != rank()) continue;
+        raise(ErrorCode::invalid_argument, rank(),
+              "exclude: rank {} cannot be excluded; it must be 0..{} and not this rank", out,
+              size() - 1);
+    }
+    std::vector<int> members;  // by their rank in the present bootstrap
+    std::vector<int> left;
+    for (std::size_t i = 0; i < core_->live_ranks.size(); ++i) {
+        const int world = core_->live_ranks[i];
+        if (std::find(ranks.begin(), ranks.end(), world) != ranks.end()) continue;
+        members.push_back(static_cast<int>(i));
+        left.push_back(world);
+    }
+    if (left.size() == core_->live_ranks.size()) return recover();
+    if (survivors == nullptr) survivors = core_->bootstrap->survivors(members);
+    const auto me = std::find(left.begin(), left.end(), rank()) - left.begin();
+    if (survivors->size() != static_cast<int>(left.size()) || survivors->rank() != me) {
+        raise(ErrorCode::invalid_argument, rank(),
+              "exclude: the survivors' bootstrap says rank {} of {}, ranks {} are left and this is "
+              "number {} of them",
+              survivors->rank(), survivors->size(), format_ranks(left), me);
+    }
+    check_agreement(*survivors, "exclude", {{"ranks that are left", format_ranks(left)}});
+    core_->bootstrap = std::move(survivors);
+    core_->live_ranks = std::move(left);
+    log(LogLevel::warn, rank(), "ranks {} are excluded", format_ranks(core_->excluded_ranks()));
+    return recover();
+}
+
 void Runtime::close() {
     if (!core_->communicator->is_open()) return;
     if (!core_->open_exchanges.empty()) {
@@ -297,7 +337,11 @@ void Runtime::close() {
     cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", rank());
     core_->bootstrap->barrier();
     core_->release_barrier();
-    core_->communicator->close();
+    if (core_->excluded_ranks().empty()) {
+        core_->communicator->close();
+    } else {
+        core_->communicator->abort();  // NCCL's own end needs every rank
+    }
 }
 
 void Runtime::abort() noexcept {

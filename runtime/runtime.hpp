@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "host/bootstrap/bootstrap.hpp"
 #include "host/cuda/device_info.hpp"
@@ -74,6 +76,19 @@ class Runtime {
     /// Collective. Makes the barrier and all open Exchanges usable again after a failure on any
     /// rank: see Exchange::recover(). Returns what the ranks said about the first failure.
     GroupReport recover();
+
+    /// Collective over the ranks that are left, which all name the same ones (checked). Takes
+    /// `ranks` out for good, then recovers as recover() does: from now on nothing is sent to them
+    /// and nobody waits for them. Their experts count as masked, their tokens are missing;
+    /// Received::partial, StepCounts::partial and RoutingView::dropped say so. Ranks to be excluded
+    /// are dead or have stopped: one whose kernels still run may write into the others' buffers.
+    /// `survivors` is a bootstrap of those that are left, in the old order; null = the Runtime's
+    /// own makes one (Error(not_supported) if it cannot). Afterwards no new Exchange can be
+    /// created, and close() aborts the communicator. Naming no rank that is left is the same as
+    /// recover().
+    GroupReport exclude(std::span<const int> ranks, std::shared_ptr<Bootstrap> survivors = nullptr);
+    /// World ranks that are left, ascending.
+    const std::vector<int>& live_ranks() const noexcept;
 
     /// Collective; a second call does nothing. Error(invalid_usage) with their number if Exchanges
     /// are open.

@@ -121,8 +121,11 @@ StepPosition StepGuard::device_position() const {
 
 void StepGuard::clean_up(const StepPosition& target, std::uint64_t fence) {
     record_[0] = DeviceError{};
-    const RecoverArgs args{peers_,         target.dispatch, target.combine,
-                           target.barrier, fence,           fence - fence_};
+    RecoverArgs args{peers_, target.dispatch, target.combine, target.barrier, fence, fence - fence_,
+                     {}};
+    for (const int rank : core_->excluded_ranks()) {
+        args.excluded[rank / 64] |= std::uint64_t{1} << (rank % 64);
+    }
     const cudaStream_t stream = core_->side_stream.get();
     cuda_check(launch_recover(args, stream), "launch_recover", peers_.rank);
     fence_ = fence;

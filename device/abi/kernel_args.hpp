@@ -100,6 +100,8 @@ struct RoutingView {
     SlotRef* rail_slots;
     std::int32_t* rail_received;  ///< hybrid: [pairs] rows that came over the rail
     std::int32_t* rail_sent;      ///< hybrid: [pairs] rows that this rank sent over the rail
+    /// [max_tokens]: bit k = choice k named an expert of an excluded rank and counts as masked.
+    std::uint32_t* dropped;
 };
 
 struct DispatchArgs {
@@ -148,6 +150,7 @@ struct RecoverArgs {
     std::uint64_t barrier_epoch;
     std::uint64_t fence;        ///< number of this recovery, equal on all ranks; 0 = at creation
     std::uint64_t fence_delta;  ///< beyond the number that this rank has sent before
+    std::uint64_t excluded[kRankSetWords];
 };
 
 /// Fetches the report board.
@@ -160,8 +163,9 @@ struct CollectArgs {
 /// Copies received rows and metadata into contiguous tensors of the caller. Null outputs are
 /// skipped.
 struct UnpackArgs {
-    const std::byte* rows;  ///< receive rows of the step
-    const std::byte* meta;
+    /// Receive rows and records of both buffers; the step's epoch picks.
+    const std::byte* rows[kBufferCount];
+    const std::byte* meta[kBufferCount];
     const StepCounts* step;     ///< row_count bounds the copy
     std::byte* out_rows;        ///< [rows][row_bytes]
     std::int32_t* out_indices;  ///< [rows][C]
@@ -172,10 +176,12 @@ struct UnpackArgs {
     std::int64_t out_capacity;  ///< rows that fit the outputs; further rows are not written
 };
 
-/// Copies the caller's rows into the combine buffer; row_count is read from the step.
+/// Copies the caller's rows into the combine buffer that the next combine reads; row_count is read
+/// from the step.
 struct PackArgs {
     const std::byte* rows;
-    std::byte* out;
+    std::byte* out[kBufferCount];
+    const EpochWords* epochs;
     const StepCounts* step;
     std::uint32_t row_bytes;
     std::uint32_t padding;

@@ -16,6 +16,9 @@ inline constexpr std::int64_t kMaxRows = (std::int64_t{1} << 31) - 1;
 /// (design, chapter 9).
 inline constexpr int kMaxRanks = 1024;
 
+/// Words of a set of ranks, one bit each.
+inline constexpr int kRankSetWords = kMaxRanks / 64;
+
 inline constexpr int kMaxExperts = 2048;
 
 /// Bulk copies move multiples of 16 bytes between 16-byte aligned addresses.

@@ -16,8 +16,10 @@ struct StepCounts {
     std::int32_t token_row_count;  ///< rows received without padding
     std::int32_t local_expert_count;
     std::int32_t sent_row_count;  ///< rows that this rank sent, itself included
+    std::int32_t partial;  ///< 1: some ranks are excluded, their tokens and experts are missing
+    std::int32_t padding;
 };
-static_assert(sizeof(StepCounts) == 24);
+static_assert(sizeof(StepCounts) == 32);
 static_assert(offsetof(StepCounts, row_count) == 8);
 
 /// Byte offsets of the arrays behind a StepCounts header.

@@ -64,6 +64,8 @@ struct WorkspaceLayout {
     std::uint64_t report_send;  ///< [L] DeviceError: own record, source of GIN puts
     std::uint64_t count_rail;   ///< [P] u64[kBufferCount][teams][count_row_words]: count rows of
                                 ///< this rail, handed on to count_rows of this team
+    std::uint64_t excluded;  ///< [L] u64[kRankSetWords]: ranks that are neither served nor awaited;
+                             ///< changed by recoveries only
     std::uint64_t total_bytes;
 
     static constexpr WorkspaceLayout build(const WorkspaceShape& shape) {
@@ -94,6 +96,7 @@ struct WorkspaceLayout {
         layout.report_send = place(sizeof(DeviceError));
         layout.count_rail =
             place(kBufferCount * static_cast<std::uint64_t>(shape.rail_team_count) * row * 8);
+        layout.excluded = place(kRankSetWords * 8);
         layout.total_bytes = at;
         return layout;
     }
@@ -114,8 +117,10 @@ struct EpochWords {
     std::uint64_t combine_poison;
     std::uint64_t barrier_poison;
     std::uint64_t failed;
+    std::uint32_t excluded_count;  ///< ranks in the set `excluded` of the layout
+    std::uint32_t padding;
 };
-static_assert(sizeof(EpochWords) == 64);
+static_assert(sizeof(EpochWords) == 72);
 
 /// Added to a combine_ready word or signal by a rank that enters a combine and will not go on with
 /// it. Far beyond every distance of epochs, so that a rolling compare still finds the word arrived.

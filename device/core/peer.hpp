@@ -35,6 +35,21 @@ GIMLET_DEVICE bool is_gin_peer(const PeerHandles& peers, std::int32_t rank) {
     return !is_lsa_peer(peers, rank) && (peers.shape.rail_team_count == 0 || on_rail(peers, rank));
 }
 
+/// How many ranks nobody serves or awaits any more. Changes only between kernels.
+GIMLET_DEVICE std::uint32_t excluded_count(const PeerHandles& peers) {
+    return reinterpret_cast<const EpochWords*>(peers.local + peers.layout.epochs)->excluded_count;
+}
+
+/// Whether `rank` is one of them, given excluded_count().
+GIMLET_DEVICE bool is_excluded(const PeerHandles& peers, std::uint32_t count, std::int32_t rank) {
+    if (count == 0) return false;
+    const auto* words = reinterpret_cast<const std::uint64_t*>(peers.local + peers.layout.excluded);
+    return (words[rank / 64] >> (rank % 64) & 1u) != 0;
+}
+GIMLET_DEVICE bool is_excluded(const PeerHandles& peers, std::int32_t rank) {
+    return is_excluded(peers, excluded_count(peers), rank);
+}
+
 /// Ranks that are reached over GIN only.
 GIMLET_DEVICE std::int32_t gin_peer_count(const PeerHandles& peers) {
     return peers.rank_count - peers.lsa_size;

@@ -312,6 +312,7 @@ GIMLET_DEVICE void announce_ready(const CombineContext<R>& ctx) {
     const std::uint64_t mark = ctx.refuses() ? kRefusedMark : 0;
     GIMLET_ROLLED
     for (std::int32_t peer = lane_index(); peer < ctx.peers.rank_count; peer += kWarpSize) {
+        if (ctx.excluded(peer)) continue;
         if (ctx.is_lsa(peer)) {
             auto* words = reinterpret_cast<std::uint64_t*>(
                 peer_pointer(ctx.peers, peer, ctx.peers.layout.combine_ready));
@@ -335,6 +336,7 @@ GIMLET_DEVICE bool await_ready(const CombineContext<R>& ctx) {
     bool good = true;
     GIMLET_ROLLED
     for (std::int32_t rank = thread_index(); rank < ctx.peers.rank_count; rank += block_threads()) {
+        if (ctx.excluded(rank)) continue;
         WaitStatus status = WaitStatus::ok;
         std::uint64_t beyond = 0;
         if (ctx.is_lsa(rank)) {

@@ -30,7 +30,8 @@ struct CombineContext {
     EpochWords* epochs;
     std::uint64_t epoch;
     std::int32_t parity;
-    bool failed;  ///< an earlier step has failed; threads may see this differently
+    std::uint32_t excluded_ranks;  ///< how many there are
+    bool failed;                   ///< an earlier step has failed; threads may see this differently
 
     GIMLET_DEVICE explicit CombineContext(const CombineArgs& a)
         : args(a), exchange(a.exchange), peers(a.exchange.peers) {
@@ -41,6 +42,7 @@ struct CombineContext {
         verdict = reinterpret_cast<std::uint32_t*>(shared + layout.verdict);
         epochs = reinterpret_cast<EpochWords*>(peers.local + peers.layout.epochs);
         epoch = epochs->combine + 1;
+        excluded_ranks = epochs->excluded_count;
         failed = failed_before(epochs);
         parity = static_cast<std::int32_t>(epoch % kBufferCount);
     }
@@ -54,6 +56,9 @@ struct CombineContext {
     }
     /// This rank gives nothing in this step.
     GIMLET_DEVICE bool refuses() const { return failed || wrong_buffer() || args.refuse != 0; }
+    GIMLET_DEVICE bool excluded(std::int32_t rank) const {
+        return is_excluded(peers, excluded_ranks, rank);
+    }
     GIMLET_DEVICE SignalMap signals() const { return SignalMap{peers.rank_count}; }
     GIMLET_DEVICE ContextMap contexts() const { return ContextMap{peers.gin_context_count}; }
     GIMLET_DEVICE std::int32_t count(std::int32_t source, std::int32_t word) const {

@@ -56,7 +56,7 @@ GIMLET_DEVICE void announce_rows(const DispatchContext<R>& ctx) {
     const std::int32_t contexts = ctx.contexts().data_context_count();
     GIMLET_ROLLED
     for (std::int32_t peer = thread_index(); peer < ctx.peers.rank_count; peer += block_threads()) {
-        if (!ctx.is_lsa(peer)) continue;
+        if (!ctx.is_lsa(peer) || ctx.excluded(peer)) continue;
         auto* words = reinterpret_cast<std::uint64_t*>(
             peer_pointer(ctx.peers, peer, ctx.peers.layout.dispatch_arrival));
         store_release<Scope::system>(words + ctx.peers.rank, ctx.epoch);
@@ -68,7 +68,7 @@ GIMLET_DEVICE void announce_rows(const DispatchContext<R>& ctx) {
     for (std::int32_t i = thread_index(); i < ctx.peers.rank_count * contexts;
          i += block_threads()) {
         const std::int32_t peer = i / contexts;
-        if (ctx.is_lsa(peer)) continue;
+        if (ctx.is_lsa(peer) || ctx.excluded(peer)) continue;
         const ncclGin gin = gin_context(ctx.peers, ctx.contexts().data_context(i % contexts));
         gin.signal(world_team(ctx.peers), peer,
                    ncclGin_StrongSignalInc{ctx.signals().dispatch_arrival(ctx.peers.rank)});
@@ -86,7 +86,7 @@ GIMLET_DEVICE bool await_rows(const DispatchContext<R>& ctx) {
     GIMLET_ROLLED
     for (std::int32_t source = thread_index(); source < ctx.peers.rank_count;
          source += block_threads()) {
-        if (!ctx.is_lsa(source)) continue;
+        if (!ctx.is_lsa(source) || ctx.excluded(source)) continue;
         const WaitStatus status =
             wait_until(scope, WaitTarget{source, -1, ctx.epoch}, [&](std::uint64_t& seen) {
                 seen = load_acquire<Scope::system>(arrival + source);
@@ -101,7 +101,7 @@ GIMLET_DEVICE bool await_rows(const DispatchContext<R>& ctx) {
     for (std::int32_t i = thread_index(); i < ctx.peers.rank_count * contexts;
          i += block_threads()) {
         const std::int32_t source = i / contexts;
-        if (ctx.is_lsa(source)) continue;
+        if (ctx.is_lsa(source) || ctx.excluded(source)) continue;
         const std::int32_t context = ctx.contexts().data_context(i % contexts);
         const WaitStatus status =
             shadow.wait_meet(scope, source, context, ctx.signals().dispatch_arrival(source), 1);

@@ -62,8 +62,9 @@ struct DispatchContext {
     EpochWords* epochs;
     std::uint64_t epoch;
     std::int32_t parity;
-    bool failed;               ///< an earlier step has failed; threads may see this differently
-    std::int32_t token_begin;  ///< this block's tokens: [token_begin, token_end)
+    std::uint32_t excluded_ranks;  ///< how many there are
+    bool failed;                   ///< an earlier step has failed; threads may see this differently
+    std::int32_t token_begin;      ///< this block's tokens: [token_begin, token_end)
     std::int32_t token_end;
     std::int32_t tokens_per_block;
     std::int32_t tokens_per_warp;
@@ -92,6 +93,7 @@ struct DispatchContext {
         verdict = reinterpret_cast<std::uint32_t*>(shared + layout.verdict);
         epochs = reinterpret_cast<EpochWords*>(peers.local + peers.layout.epochs);
         epoch = epochs->dispatch + 1;
+        excluded_ranks = epochs->excluded_count;
         failed = failed_before(epochs);
         parity = static_cast<std::int32_t>(epoch % kBufferCount);
         tokens_per_block = k.tokens_per_block;
@@ -130,6 +132,9 @@ struct DispatchContext {
     }
     /// This rank sends nothing in this step, whatever its tokens are.
     GIMLET_DEVICE bool refuses() const { return failed || wrong_buffer() || args.refuse != 0; }
+    GIMLET_DEVICE bool excluded(std::int32_t rank) const {
+        return is_excluded(peers, excluded_ranks, rank);
+    }
     GIMLET_DEVICE SignalMap signals() const { return SignalMap{peers.rank_count}; }
     GIMLET_DEVICE ContextMap contexts() const { return ContextMap{peers.gin_context_count}; }
 
@@ -154,6 +159,11 @@ struct DispatchContext {
         if (args.index_type == IndexType::int64)
             return static_cast<const std::int64_t*>(args.expert_indices)[at];
         return static_cast<const std::int32_t*>(args.expert_indices)[at];
+    }
+    /// Whether a valid expert lives on an excluded rank: it counts as masked.
+    GIMLET_DEVICE bool is_dropped(std::int64_t expert) const {
+        return excluded_ranks != 0 && expert >= 0 && expert < experts.expert_count &&
+               excluded(experts.rank_of(static_cast<std::int32_t>(expert)));
     }
     GIMLET_DEVICE std::int32_t lane_expert(std::int32_t token, std::int32_t lane) const {
         if (lane >= exchange.topk) return -1;

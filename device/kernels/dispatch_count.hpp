@@ -66,7 +66,7 @@ GIMLET_DEVICE TokenBatch load_choices(const DispatchContext<R>& ctx, const Token
         const bool mine = token < end && groups.choice < ctx.exchange.topk;
         const std::int64_t raw = mine ? ctx.raw_expert(token, groups.choice) : -1;
         const bool odd = raw < -1 || raw >= ctx.experts.expert_count;
-        batch.expert[i] = odd ? -2 : static_cast<std::int32_t>(raw);
+        batch.expert[i] = odd ? -2 : ctx.is_dropped(raw) ? -1 : static_cast<std::int32_t>(raw);
     }
     return batch;
 }
@@ -342,9 +342,12 @@ GIMLET_DEVICE bool sum_counts(const DispatchContext<R>& ctx) {
         const std::int32_t task = base + thread_index() / kShare;
         const bool send = task < sends;
         const std::int32_t peer = served_peer(ctx, send ? task / words : 0);
+        const bool skip = send && ctx.excluded(peer);
         const std::int32_t index = 1 + task % words;
         std::int32_t word = -1;
-        if (send) {
+        if (skip) {
+            word = -1;
+        } else if (send) {
             word = source_word(ctx, peer, index);
         } else if (task < tasks) {
             word = first_key_word + task - sends;
@@ -354,7 +357,7 @@ GIMLET_DEVICE bool sum_counts(const DispatchContext<R>& ctx) {
         const std::int32_t value = reduce_share(sum.value);
         const bool refused = group_any(sum.refused || sum.status != WaitStatus::ok);
         good = good && !refused;
-        if (lane_index() % kShare != 0 || task >= tasks) continue;
+        if (lane_index() % kShare != 0 || task >= tasks || skip) continue;
         if (send) {
             store_relaxed<Scope::system>(
                 count_row_out(ctx, peer) + index,
@@ -383,7 +386,8 @@ GIMLET_DEVICE void send_headers(const DispatchContext<R>& ctx) {
     for (std::int32_t i = lane_index(); i < served_count(ctx); i += kWarpSize) {
         // Release: what this rank read of the receive buffers in earlier steps is over before the
         // peer may write them. (Behind GIN the put of the row releases.)
-        store_release<Scope::system>(count_row_out(ctx, served_peer(ctx, i)), header);
+        const std::int32_t peer = served_peer(ctx, i);
+        if (!ctx.excluded(peer)) store_release<Scope::system>(count_row_out(ctx, peer), header);
     }
 }
 
@@ -398,7 +402,7 @@ GIMLET_DEVICE void put_count_rows(const DispatchContext<R>& ctx) {
     GIMLET_ROLLED
     for (std::int32_t i = thread_index(); i < served_count(ctx); i += block_threads()) {
         const std::int32_t peer = served_peer(ctx, i);
-        if (ctx.is_lsa(peer)) continue;
+        if (ctx.is_lsa(peer) || ctx.excluded(peer)) continue;
         const std::uint64_t target = R == Reach::rail
                                          ? ctx.rail_count_row_offset(ctx.exchange.rail.team_index)
                                          : ctx.count_row_offset(ctx.peers.rank);
@@ -453,6 +457,15 @@ GIMLET_DEVICE std::int32_t needed_words(const DispatchContext<R>& ctx) {
     return ctx.peers.rank_count + (experts ? ctx.peers.shape.expert_words : 0);
 }
 
+/// Block 0 keeps the counts for the routing.
+template <Reach R>
+GIMLET_DEVICE void keep_count(const DispatchContext<R>& ctx, std::int32_t source,
+                              std::int32_t index, std::int32_t rows) {
+    if (block_index() != 0 || index == 0) return;
+    const std::int64_t row = static_cast<std::int64_t>(source) * ctx.peers.shape.count_row_words();
+    ctx.args.routing.counts[row + index] = rows;
+}
+
 /// Waits for one word of a count row; checks the header, or takes the count. Block 0 also keeps it
 /// for the routing. The header is acquired: what its rank read of the receive buffers in earlier
 /// steps is over.
@@ -460,6 +473,10 @@ template <Reach R>
 GIMLET_DEVICE bool receive_count_word(const DispatchContext<R>& ctx, std::int32_t source,
                                       std::int32_t index) {
     const std::uint64_t* at = ctx.count_row(source) + index;
+    if (ctx.excluded(source)) {
+        keep_count(ctx, source, index, 0);
+        return true;
+    }
     const WaitScope scope = ctx.wait_scope(Primitive::count_exchange);
     std::uint64_t value = 0;
     const WaitStatus status =
@@ -481,11 +498,7 @@ GIMLET_DEVICE bool receive_count_word(const DispatchContext<R>& ctx, std::int32_
     }
     if (!counts) return true;
     take_count(ctx, source, index, static_cast<std::int32_t>(low));
-    if (block_index() == 0) {
-        const std::int64_t row =
-            static_cast<std::int64_t>(source) * ctx.peers.shape.count_row_words();
-        ctx.args.routing.counts[row + index] = static_cast<std::int32_t>(low);
-    }
+    keep_count(ctx, source, index, static_cast<std::int32_t>(low));
     return true;
 }
 
@@ -497,7 +510,7 @@ GIMLET_DEVICE bool receive_gin_rows(const DispatchContext<R>& ctx) {
     GIMLET_ROLLED
     for (std::int32_t source = thread_index(); source < ctx.peers.rank_count;
          source += block_threads()) {
-        if (ctx.is_lsa(source)) continue;
+        if (ctx.is_lsa(source) || ctx.excluded(source)) continue;
         good = good && shadow.wait_meet(ctx.wait_scope(Primitive::count_exchange), source,
                                         ctx.contexts().notify_context(),
                                         ctx.signals().count_row(source), 1) == WaitStatus::ok;

@@ -136,6 +136,20 @@ GIMLET_DEVICE void assign_step(const DispatchContext<R>& ctx, const TokenGroups&
     warp_sync();
 }
 
+/// Tells which choices of a range of tokens were dropped, one token a lane.
+template <Reach R>
+GIMLET_DEVICE void note_dropped(const DispatchContext<R>& ctx, const TokenRange& range) {
+    GIMLET_ROLLED
+    for (std::int32_t token = range.begin + lane_index(); token < range.end; token += kWarpSize) {
+        std::uint32_t dropped = 0;
+        GIMLET_ROLLED
+        for (std::int32_t k = 0; k < ctx.exchange.topk; ++k) {
+            if (ctx.is_dropped(ctx.raw_expert(token, k))) dropped |= 1u << k;
+        }
+        ctx.args.routing.dropped[token] = dropped;
+    }
+}
+
 /// Writes the slots of this block's tokens into the routing, from the ordinals in warp_keys.
 template <Reach R>
 GIMLET_DEVICE void assign_slots(const DispatchContext<R>& ctx, const TokenBatch& first) {
@@ -145,6 +159,7 @@ GIMLET_DEVICE void assign_slots(const DispatchContext<R>& ctx, const TokenBatch&
     visit_tokens(ctx, groups, range, first, [&](std::int32_t token, std::int32_t expert) {
         assign_step(ctx, groups, ordinals, token, range.end, expert);
     });
+    if (ctx.excluded_ranks != 0) note_dropped(ctx, range);
 }
 
 /// out[0 .. count] = running sums of value(i), starting with 0; returns the last. One warp.
@@ -194,6 +209,7 @@ GIMLET_DEVICE void write_step(const DispatchContext<R>& ctx, StepCounts* step) {
     step->row_count = ctx.rank_major() ? rows : padded;
     step->local_expert_count = local;
     step->sent_row_count = sent;
+    step->partial = ctx.excluded_ranks != 0 ? 1 : 0;
     if (step == ctx.args.host_step) {
         store_release<Scope::system>(&step->epoch, ctx.epoch);
     } else {

@@ -34,6 +34,7 @@ GIMLET_GLOBAL void collect_kernel(const GIMLET_GRID_CONSTANT CollectArgs args) {
             local_word<std::uint64_t>(peers, peers.layout.reports,
                                       static_cast<std::uint64_t>(rank) * sizeof(DeviceError) / 8);
         WaitStatus status = WaitStatus::ok;
+        if (is_excluded(peers, rank)) continue;
         if (is_lsa_peer(peers, rank)) {
             status = wait_until(scope, WaitTarget{rank, -1, 0}, [&](std::uint64_t& seen) {
                 seen = load_acquire<Scope::system>(entry);
@@ -95,6 +96,16 @@ GIMLET_DEVICE void reset_words(const RecoverArgs& args) {
     epochs->dispatch = epochs->dispatch_poison = args.dispatch_epoch;
     epochs->combine = epochs->combine_poison = args.combine_epoch;
     epochs->barrier = epochs->barrier_poison = args.barrier_epoch;
+    auto* excluded = local_word<std::uint64_t>(peers, layout.excluded);
+    GIMLET_ROLLED
+    for (std::int32_t i = 0; i < kRankSetWords; ++i) {
+        excluded[i] = args.excluded[i];
+        epochs->excluded_count += static_cast<std::uint32_t>(__popcll(args.excluded[i]));
+    }
+}
+
+GIMLET_DEVICE bool named(const RecoverArgs& args, std::int32_t rank) {
+    return (args.excluded[rank / 64] >> (rank % 64) & 1u) != 0;
 }
 
 /// Drives out what an aborted step left on the way: a strong signal on each context comes after all
@@ -108,7 +119,7 @@ GIMLET_DEVICE bool fence_network(const RecoverArgs& args, const WaitScope& scope
     GIMLET_ROLLED
     for (std::int32_t i = thread_index(); i < pairs; i += block_threads()) {
         const std::int32_t peer = i % peers.rank_count;
-        if (!is_gin_peer(peers, peer)) continue;
+        if (!is_gin_peer(peers, peer) || named(args, peer)) continue;
         gin_context(peers, i / peers.rank_count)
             .signal(world_team(peers), peer,
                     ncclGin_StrongSignalAdd{map.fence(peers.rank), args.fence_delta});
@@ -118,7 +129,7 @@ GIMLET_DEVICE bool fence_network(const RecoverArgs& args, const WaitScope& scope
     for (std::int32_t i = thread_index(); i < pairs && status == WaitStatus::ok;
          i += block_threads()) {
         const std::int32_t peer = i % peers.rank_count;
-        if (!is_gin_peer(peers, peer)) continue;
+        if (!is_gin_peer(peers, peer) || named(args, peer)) continue;
         status = shadow.wait_meet(scope, peer, i / peers.rank_count, map.fence(peer), args.fence);
     }
     return block_ok(status);

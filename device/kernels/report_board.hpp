@@ -73,6 +73,7 @@ GIMLET_DEVICE_COLD void share_report(const PeerHandles& peers) {
         peers.layout.reports + static_cast<std::uint64_t>(peers.rank) * sizeof(DeviceError);
     GIMLET_ROLLED
     for (std::int32_t peer = thread_index(); peer < peers.rank_count; peer += block_threads()) {
+        if (is_excluded(peers, peer)) continue;
         if (R == Reach::lsa || is_lsa_peer(peers, peer)) {
             auto* const to = peer_word<std::uint64_t>(peers, peer, entry);
             GIMLET_ROLLED

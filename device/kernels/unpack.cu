@@ -5,7 +5,8 @@
 #include "device/kernels/launch_detail.hpp"
 
 // Copies between the window and the caller's own tensors, for callers that do not work in place.
-// Row counts are read on the device: no host synchronisation.
+// Row counts and step numbers, hence buffers, are read on the device: no host synchronisation, and
+// a graph may be launched in any step.
 namespace gimlet {
 namespace device {
 namespace {
@@ -20,10 +21,10 @@ GIMLET_DEVICE void copy_row(std::byte* out, const std::byte* in, std::uint32_t r
         store_stream(to + v, load_stream(from + v));
 }
 
-GIMLET_DEVICE void unpack_record(const UnpackArgs& args, std::int64_t row) {
+GIMLET_DEVICE void unpack_record(const UnpackArgs& args, const std::byte* meta, std::int64_t row) {
     const TokenLayout& layout = args.token_layout;
     const auto* record = reinterpret_cast<const std::uint32_t*>(
-        args.meta + row * static_cast<std::int64_t>(layout.record_bytes()));
+        meta + row * static_cast<std::int64_t>(layout.record_bytes()));
     GIMLET_ROLLED
     for (std::uint32_t w = static_cast<std::uint32_t>(thread_index()); w < layout.used_words();
          w += static_cast<std::uint32_t>(block_threads())) {
@@ -49,21 +50,24 @@ GIMLET_DEVICE void unpack_record(const UnpackArgs& args, std::int64_t row) {
 GIMLET_GLOBAL void unpack_kernel(const UnpackArgs args) {
     const std::int64_t received = args.step->row_count;
     const std::int64_t rows = received < args.out_capacity ? received : args.out_capacity;
+    const auto parity = static_cast<std::int32_t>(args.step->epoch % kBufferCount);
     GIMLET_ROLLED
     for (std::int64_t row = block_index(); row < rows; row += block_count()) {
         const std::int64_t at = row * static_cast<std::int64_t>(args.token_layout.row_bytes);
         if (args.out_rows != nullptr)
-            copy_row(args.out_rows + at, args.rows + at, args.token_layout.row_bytes);
-        unpack_record(args, row);
+            copy_row(args.out_rows + at, args.rows[parity] + at, args.token_layout.row_bytes);
+        unpack_record(args, args.meta[parity], row);
     }
 }
 
 GIMLET_GLOBAL void pack_kernel(const PackArgs args) {
     const std::int64_t rows = args.step->row_count;
+    std::byte* const out =
+        args.out[static_cast<std::int32_t>((args.epochs->combine + 1) % kBufferCount)];
     GIMLET_ROLLED
     for (std::int64_t row = block_index(); row < rows; row += block_count()) {
         const std::int64_t at = row * static_cast<std::int64_t>(args.row_bytes);
-        copy_row(args.out + at, args.rows + at, args.row_bytes);
+        copy_row(out + at, args.rows + at, args.row_bytes);
     }
 }
 

@@ -40,14 +40,14 @@ GIMLET_DEVICE bool block_barrier(const PeerHandles& peers, const WaitScope& oute
     // that waits for it.
     for (std::int32_t i = thread_index(); i < team_size; i += block_threads()) {
         const std::int32_t peer = lsa_member(peers, i);
-        if (peer == peers.rank) continue;
+        if (peer == peers.rank || is_excluded(peers, peer)) continue;
         add_relaxed<Scope::system>(local_word<std::int32_t>(peers, base, peer), 1);
         add_release<Scope::system>(peer_word<std::int32_t>(peers, peer, base, peers.rank), -1);
     }
     WaitStatus status = WaitStatus::ok;
     for (std::int32_t i = thread_index(); i < team_size; i += block_threads()) {
         const std::int32_t peer = lsa_member(peers, i);
-        if (peer == peers.rank || status != WaitStatus::ok) continue;
+        if (peer == peers.rank || is_excluded(peers, peer) || status != WaitStatus::ok) continue;
         const std::int32_t* const word = local_word<std::int32_t>(peers, base, peer);
         status = wait_until(scope, WaitTarget{peer, -1, 0}, [&](std::uint64_t& seen) {
             const std::int32_t value = load_acquire<Scope::system>(word);

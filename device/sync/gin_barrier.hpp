@@ -56,9 +56,10 @@ GIMLET_DEVICE void gin_barrier_signal(const PeerHandles& peers, GinTeam team,
     const std::int32_t peer_count = gin_team_peer_count(peers, team);
     const std::uint32_t signal = SignalMap{peers.rank_count}.barrier(peers.rank);
     for (std::int32_t i = thread_index(); i < peer_count * contexts.count; i += block_threads()) {
+        const std::int32_t peer = gin_team_peer(peers, team, i % peer_count);
+        if (is_excluded(peers, peer)) continue;
         const ncclGin gin = gin_context(peers, contexts.first + i / peer_count);
-        gin.signal(world_team(peers), gin_team_peer(peers, team, i % peer_count),
-                   ncclGin_StrongSignalAdd{signal, 1});
+        gin.signal(world_team(peers), peer, ncclGin_StrongSignalAdd{signal, 1});
     }
 }
 
@@ -72,6 +73,7 @@ GIMLET_DEVICE WaitStatus gin_barrier_wait(const PeerHandles& peers, GinTeam team
     for (std::int32_t i = thread_index(); i < peer_count * contexts.count; i += block_threads()) {
         const std::int32_t context = contexts.first + i / peer_count;
         const std::int32_t peer = gin_team_peer(peers, team, i % peer_count);
+        if (is_excluded(peers, peer)) continue;
         const std::uint32_t signal = SignalMap{peers.rank_count}.barrier(peer);
         if (status == WaitStatus::ok) status = shadow.wait_meet(scope, peer, context, signal, 1);
         shadow.advance(context, signal, 1);
@@ -83,7 +85,7 @@ GIMLET_DEVICE WaitStatus gin_barrier_wait(const PeerHandles& peers, GinTeam team
 ///
 /// Each rank adds 1 to signal barrier(own rank) of every peer, by a strong signal on each named
 /// context, and waits for the same from every peer. All signals go out before any wait, so a block
-/// of any size works.
+/// of any size works. Excluded ranks are passed over.
 ///
 /// Who: all threads of one block of each rank of the team, converged; every two ranks that meet in
 /// it do so in the same order of barriers with the same contexts. One block at a time in a rank.

@@ -15,7 +15,7 @@ namespace gimlet::device {
 /// Barriers are numbered. Each rank has one flag for each member: how many barriers this member has
 /// arrived at. A rank adds 1 to the others' flags of itself, and waits until all its flags have
 /// reached the number of this barrier. A fast peer can be at most one barrier ahead. Nothing is
-/// reset; compares are rolling. S may be larger than the block.
+/// reset; compares are rolling. S may be larger than the block. Excluded ranks are passed over.
 ///
 /// Who: all threads of one block of each member, converged; the same number of times on all
 /// members. One block at a time in a rank; blocks may take turns over a grid barrier or a kernel
@@ -49,12 +49,16 @@ GIMLET_DEVICE bool nvlink_barrier(const PeerHandles& peers, const WaitScope& out
     // has read it before thread 0 moves it.
     auto* const counter = local_word<std::uint64_t>(peers, peers.layout.nvlink_counter);
     const std::uint64_t last = *counter;
+    const std::uint32_t excluded = excluded_count(peers);
+    const auto meets = [&](std::int32_t i) {
+        return i != peers.lsa_rank && !is_excluded(peers, excluded, lsa_member(peers, i));
+    };
     std::uint32_t* flag_of_mine = flag_of_mine_at(thread_index());
     block_sync();
     // All arrivals go out before any wait, or a block smaller than the team would wait for a rank
     // that waits for it.
     for (std::int32_t i = thread_index(); i < team_size; i += block_threads()) {
-        if (i != peers.lsa_rank) add_release<Scope::system>(flag_of_mine, 1u);
+        if (meets(i)) add_release<Scope::system>(flag_of_mine, 1u);
         flag_of_mine = flag_of_mine_at(i + block_threads());
     }
     if (thread_index() == 0) *counter = last + 1;
@@ -63,7 +67,7 @@ GIMLET_DEVICE bool nvlink_barrier(const PeerHandles& peers, const WaitScope& out
     const WaitScope scope = for_primitive(outer_scope, Primitive::nvlink_barrier);
     WaitStatus status = WaitStatus::ok;
     for (std::int32_t i = thread_index(); i < team_size; i += block_threads()) {
-        if (i == peers.lsa_rank || status != WaitStatus::ok) continue;
+        if (!meets(i) || status != WaitStatus::ok) continue;
         const auto* const flag =
             local_word<std::uint32_t>(peers, flags, static_cast<std::uint64_t>(i));
         const WaitTarget target{lsa_member(peers, i), -1, number};

@@ -78,6 +78,12 @@ Bootstrap::Bootstrap(int rank, int size) : rank_(rank), size_(size) {
     }
 }
 
+std::unique_ptr<Bootstrap> Bootstrap::survivors(std::span<const int> ranks) {
+    raise(ErrorCode::not_supported, rank(),
+          "this bootstrap cannot go on with ranks {} alone; pass one of their own to exclude()",
+          format_ranks(ranks));
+}
+
 std::vector<std::byte> Bootstrap::all_gather(const void* send, std::size_t bytes) {
     std::vector<std::byte> all(
         checked_mul(bytes, static_cast<std::size_t>(size_), "all-gather bytes", rank_));

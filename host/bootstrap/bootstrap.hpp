@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -41,6 +42,11 @@ class Bootstrap {
     /// Collective. Groups ranks of equal `color` (>= 0, or kNoColor to stay out: null is returned),
     /// ordered by (key, rank). Raises Error(not_supported) where the kind of bootstrap cannot.
     virtual std::unique_ptr<Bootstrap> split(int color, int key) = 0;
+
+    /// Collective over `ranks` alone (ascending, this rank among them), while the others may be
+    /// dead. Works on an object whose collective calls have failed. At most once for the same
+    /// ranks. Raises Error(not_supported) where the kind of bootstrap cannot.
+    virtual std::unique_ptr<Bootstrap> survivors(std::span<const int> ranks);
 
     // Conveniences on top of the three, all collective.
     std::vector<std::byte> all_gather(const void* send, std::size_t bytes);

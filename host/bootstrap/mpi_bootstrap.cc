@@ -76,6 +76,23 @@ class MpiBootstrap final : public Bootstrap {
         return std::make_unique<MpiBootstrap>(child);
     }
 
+    std::unique_ptr<Bootstrap> survivors(std::span<const int> ranks) override {
+        MPI_Group all = MPI_GROUP_NULL;
+        MPI_Group left = MPI_GROUP_NULL;
+        MPI_Comm child = MPI_COMM_NULL;
+        mpi_check(MPI_Comm_group(comm_, &all), "MPI_Comm_group", rank());
+        const int included =
+            MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &left);
+        MPI_Group_free(&all);
+        mpi_check(included, "MPI_Group_incl", rank());
+        const int created = MPI_Comm_create_group(comm_, left, 0, &child);
+        MPI_Group_free(&left);
+        mpi_check(created, "MPI_Comm_create_group", rank());
+        mpi_check(MPI_Comm_set_errhandler(child, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler",
+                  rank());
+        return std::make_unique<MpiBootstrap>(child);
+    }
+
   private:
     MPI_Comm comm_;
 };

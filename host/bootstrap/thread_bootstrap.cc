@@ -40,6 +40,7 @@ struct ThreadGroup::State {
     std::optional<std::string> failure;
     ErrorCode failure_code = ErrorCode::peer_failed;
     std::map<std::pair<std::uint64_t, int>, std::shared_ptr<ThreadGroup>> children;
+    std::map<std::vector<int>, std::shared_ptr<ThreadGroup>> survivors;
 
     void fail(ErrorCode code, const std::string& reason) {
         if (!failure) {
@@ -123,6 +124,7 @@ class ThreadBootstrap final : public Bootstrap {
     }
 
     std::unique_ptr<Bootstrap> split(int color, int key) override;
+    std::unique_ptr<Bootstrap> survivors(std::span<const int> ranks) override;
 
   private:
     void bring(ThreadGroup::State& state, const void* send, std::size_t bytes) {
@@ -188,6 +190,20 @@ std::unique_ptr<Bootstrap> ThreadBootstrap::split(int color, int key) {
     const std::lock_guard lock(group_->state_->mutex);
     group_->state_->children.erase({generation, color});
     return child;
+}
+
+std::unique_ptr<Bootstrap> ThreadBootstrap::survivors(std::span<const int> ranks) {
+    const auto me = std::find(ranks.begin(), ranks.end(), rank());
+    std::shared_ptr<ThreadGroup> group;
+    {
+        ThreadGroup::State& state = *group_->state_;
+        const std::lock_guard lock(state.mutex);
+        auto& entry = state.survivors[std::vector<int>(ranks.begin(), ranks.end())];
+        if (entry == nullptr)
+            entry = ThreadGroup::create(static_cast<int>(ranks.size()), state.options);
+        group = entry;
+    }
+    return group->member(static_cast<int>(me - ranks.begin()));
 }
 
 ThreadGroup::ThreadGroup(std::unique_ptr<State> state) : state_(std::move(state)) {}

@@ -14,6 +14,7 @@ static_assert(offsetof(gimlet_step_counts, token_row_count) ==
 static_assert(offsetof(gimlet_step_counts, local_expert_count) ==
               offsetof(StepCounts, local_expert_count));
 static_assert(offsetof(gimlet_step_counts, sent_row_count) == offsetof(StepCounts, sent_row_count));
+static_assert(offsetof(gimlet_step_counts, partial) == offsetof(StepCounts, partial));
 static_assert(sizeof(gimlet_slot_ref) == sizeof(SlotRef));
 static_assert(offsetof(gimlet_slot_ref, slot) == offsetof(SlotRef, slot));
 

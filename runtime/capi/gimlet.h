@@ -442,6 +442,8 @@ typedef struct gimlet_step_counts {
     int32_t token_row_count;  ///< without padding
     int32_t local_expert_count;
     int32_t sent_row_count;
+    int32_t partial;  ///< 1: ranks are excluded, their tokens and experts are missing
+    int32_t padding;
 } gimlet_step_counts;
 
 /// Where one choice went; rank = -1: masked, or served by an earlier choice's row.

@@ -126,12 +126,13 @@ AT(gimlet_plan_info, expert_counts_offset, 124);
 AT(gimlet_plan_info, expert_offsets_offset, 128);
 AT(gimlet_plan_info, source_offsets_offset, 132);
 
-SIZE(gimlet_step_counts, 24);
+SIZE(gimlet_step_counts, 32);
 AT(gimlet_step_counts, epoch, 0);
 AT(gimlet_step_counts, row_count, 8);
 AT(gimlet_step_counts, token_row_count, 12);
 AT(gimlet_step_counts, local_expert_count, 16);
 AT(gimlet_step_counts, sent_row_count, 20);
+AT(gimlet_step_counts, partial, 24);
 
 SIZE(gimlet_slot_ref, 8);
 AT(gimlet_slot_ref, rank, 0);

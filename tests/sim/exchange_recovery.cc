@@ -1,142 +1,95 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way back: after a failed step all ranks recover together and go on, byte for byte right.
+// The way back: after a failed step all ranks recover together and go on, byte for byte right; or
+// they go on without those that are lost.
 #include <fmt/format.h>
 
-#include <functional>
+#include <algorithm>
+#include <limits>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "host/base/error.hpp"
-#include "host/cuda/stream.hpp"
-#include "runtime/exchange.hpp"
-#include "runtime/rehearsal.hpp"
-#include "tests/sim/exchange_world.hpp"
+#include "host/base/text.hpp"
+#include "host/cuda/buffer.hpp"
+#include "host/cuda/check.hpp"
+#include "host/emulator/engine.hpp"
+#include "tests/sim/exchange_member.hpp"
 #include "tests/support/catch.hpp"
-#include "tests/support/sim_bootstrap.hpp"
 
 namespace gimlet::test {
 namespace {
 
-constexpr std::uint64_t kDeadlineNs = 20'000'000;
+constexpr std::uint64_t kHourNs = 3'600'000'000'000;
 
-void expect(bool good, const std::string& what) {
-    if (!good) throw std::runtime_error(what);
-}
-
-bool contains(const std::string& text, const std::string& part) {
-    return text.find(part) != std::string::npos;
-}
-
-/// One rank in the middle of a test.
-struct Member {
-    int rank;
-    Runtime& runtime;
-    Exchange& exchange;
-    Rehearsal& rehearsal;
-    cudaStream_t stream;
-
-    /// A whole step, checked.
-    void step(const std::string& when) {
-        const std::string difference = rehearsal.step(CountMode::device, stream);
-        expect(difference.empty(), fmt::format("rank {}, {}: {}", rank, when, difference));
+/// A graph in a simulation.
+class Graph {
+  public:
+    template <typename Body>
+    Graph(cudaStream_t stream, Body body) {
+        cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin");
+        body();
+        cuda_check(cudaStreamEndCapture(stream, &graph_), "end");
+        cuda_check(cudaGraphInstantiate(&exec_, graph_, 0), "instantiate");
     }
-    /// Runs `body` and returns what it raised.
-    ErrorCode fails(const std::function<void()>& body, const std::vector<std::string>& parts = {}) {
-        try {
-            body();
-        } catch (const Error& error) {
-            for (const auto& part : parts) {
-                expect(contains(error.what(), part),
-                       fmt::format("rank {}: '{}' is missing in: {}", rank, part, error.what()));
-            }
-            return error.code();
-        }
-        return ErrorCode::ok;
+    ~Graph() {
+        cuda_warn(cudaGraphExecDestroy(exec_), "cudaGraphExecDestroy");
+        cuda_warn(cudaGraphDestroy(graph_), "cudaGraphDestroy");
     }
-    void expect_code(ErrorCode got, ErrorCode wanted, const std::string& when) {
-        expect(got == wanted, fmt::format("rank {}, {}: {} instead of {}", rank, when,
-                                          error_code_name(got), error_code_name(wanted)));
-    }
+    Graph(const Graph&) = delete;
+    Graph& operator=(const Graph&) = delete;
+    void launch(cudaStream_t stream) const { cuda_check(cudaGraphLaunch(exec_, stream), "launch"); }
+
+  private:
+    cudaGraph_t graph_ = nullptr;
+    cudaGraphExec_t exec_ = nullptr;
 };
 
-struct World {
-    int ranks = 4;
-    int team = 0;
-    emu::GinMode gin = emu::GinMode::gdaki;
-    std::uint64_t seed = 1;
-    Layout layout = Layout::rank_major;
-};
-
-std::string text_of(const World& world) {
-    return fmt::format("ranks {} team {} gin {} seed {}", world.ranks, world.team,
-                       static_cast<int>(world.gin), world.seed);
+void queue_step(Rehearsal& rehearsal, cudaStream_t stream) {
+    rehearsal.dispatch(CountMode::device, stream);
+    rehearsal.repeat_answer(stream);
+    rehearsal.combine(stream);
 }
 
-void run(const World& world, const std::function<void(Member&)>& body) {
-    Scenario scenario = small_scenario(world.ranks, world.team,
-                                       world.team == 0 ? emu::GinMode::off : world.gin, world.seed);
-    scenario.config.deadline_ns = kDeadlineNs;
-    scenario.config.layout = world.layout;
-    scenario.config.hidden = 32;
-    GeneratorOptions options = scenario.routing;
-    options.rank_count = world.ranks;
-    options.token_count = scenario.config.max_tokens;
-    options.expert_count = scenario.config.expert_count;
-    options.topk = scenario.config.topk;
-    const RoutingTable table = generate_routing(options);
-    emu::simulate(scenario.sim, [&](int rank) {
-        RuntimeConfig runtime_config;
-        runtime_config.deadline_ns = kDeadlineNs;
-        auto runtime = Runtime::create(make_sim_bootstrap(rank), runtime_config);
-        auto exchange = runtime->create_exchange(scenario.config);
-        const Stream stream = Stream::create(rank);
-        {
-            Rehearsal rehearsal(*exchange, table);
-            Member member{rank, *runtime, *exchange, rehearsal, stream.get()};
-            body(member);
-        }
-        exchange->close();
-        runtime->close();
-    });
+void check_step(const Member& me, Rehearsal& rehearsal, const std::string& when) {
+    const std::string received = rehearsal.check_dispatch(me.stream);
+    require(received.empty(), fmt::format("rank {}, {}: {}", me.rank, when, received));
+    const std::string combined = rehearsal.check_combine(me.stream);
+    require(combined.empty(), fmt::format("rank {}, {}: {}", me.rank, when, combined));
+    rehearsal.spoil_output();
 }
 
-const World kWorlds[] = {{3, 0, emu::GinMode::off, 1, Layout::rank_major},
-                         {4, 2, emu::GinMode::gdaki, 1, Layout::expert_major},
-                         {3, 1, emu::GinMode::proxy, 1, Layout::rank_major}};
+/// The last rank lets the others wait until they give up.
+void fail_together(const Member& me) {
+    const int absent = me.world.ranks - 1;
+    if (me.rank == absent) return;
+    me.fails(ErrorCode::timeout, {fmt::format("rank {}", absent), "it never entered the step"},
+             "alone", [&] { me.step("alone"); });
+}
 
 }  // namespace
 
 TEST_CASE("a rank that stays away is named by the group, and all recover", "[sim][recovery]") {
-    for (World world : kWorlds) {
+    for (World world : worlds()) {
         for (world.seed = 1; world.seed <= 3; ++world.seed) {
             CAPTURE(text_of(world));
-            const int absent = world.ranks - 1;
-            run(world, [&](Member& me) {
+            const std::vector<int> absent{world.ranks - 1};
+            run_world(world, [&](Member& me) {
                 me.step("before");
-                if (me.rank != absent) {
-                    const ErrorCode code =
-                        me.fails([&] { me.step("alone"); },
-                                 {fmt::format("rank {}", absent), "it never entered the step"});
-                    me.expect_code(code, ErrorCode::timeout, "alone");
+                fail_together(me);
+                if (me.rank != absent[0]) {
                     const Health health = me.exchange.health();
-                    expect(health.state == HealthState::failed, "health is not failed");
-                    expect(health.group && health.group->suspects == std::vector<int>{absent},
-                           "suspects: " + (health.group ? health.group->text : "none"));
+                    require(health.state == HealthState::failed, "health is not failed");
+                    require(health.group && health.group->suspects == absent, "suspects");
                     for (int r = 0; r < world.ranks; ++r) {
-                        expect(health.group->records[static_cast<std::size_t>(r)].has_value() ==
-                                   (r != absent),
-                               "records: " + health.group->text);
+                        const auto& record = health.group->records[static_cast<std::size_t>(r)];
+                        require(record.has_value() == (r != absent[0]), health.group->text);
                     }
-                    const ErrorCode again = me.fails(
-                        [&] { me.exchange.combine({}, me.rehearsal.routing(), me.stream); },
-                        {fmt::format("rank {}", absent)});
-                    me.expect_code(again, ErrorCode::timeout, "again");
+                    me.fails(ErrorCode::timeout, {"it never entered the step"}, "again",
+                             [&] { me.exchange.combine({}, me.rehearsal.routing(), me.stream); });
                 }
                 const GroupReport report = me.exchange.recover();
-                expect(report.suspects == std::vector<int>{absent}, "recover: " + report.text);
-                expect(me.exchange.health().state == HealthState::open, "not open after recover");
+                require(report.suspects == absent, "recover: " + report.text);
+                require(me.exchange.health().state == HealthState::open, "not open");
                 for (int i = 0; i < 3; ++i) me.step(fmt::format("step {} after", i));
             });
         }
@@ -144,24 +97,24 @@ TEST_CASE("a rank that stays away is named by the group, and all recover", "[sim
 }
 
 TEST_CASE("a bad argument on one rank fails the others at once", "[sim][recovery]") {
-    for (World world : kWorlds) {
-        for (world.seed = 1; world.seed <= 3; ++world.seed) {
+    for (World world : worlds()) {
+        for (world.seed = 1; world.seed <= 4; ++world.seed) {
             CAPTURE(text_of(world));
             const bool in_combine = world.seed % 2 == 0;
-            run(world, [&](Member& me) {
+            run_world(world, [&](Member& me) {
                 me.step("before");
                 const bool bad = me.rank == 1;
                 if (in_combine) me.rehearsal.dispatch(CountMode::device, me.stream);
-                const std::uint64_t hour_ns = 3'600'000'000'000;
                 DispatchInputs inputs;
-                inputs.token_count = bad ? -1 : 0;
-                inputs.deadline_ns = hour_ns;
+                inputs.token_count = bad ? me.exchange.plan().config.max_tokens + 1 : 0;
+                inputs.deadline_ns = kHourNs;
                 CombineInputs outputs;
                 DeviceBuffer<float> out(1 << 12);
                 outputs.out = bad ? nullptr : out.get();
-                outputs.deadline_ns = hour_ns;
+                outputs.deadline_ns = kHourNs;
                 Routing routing = me.exchange.make_routing();
-                const ErrorCode code = me.fails([&] {
+                const ErrorCode code = bad ? ErrorCode::invalid_argument : ErrorCode::peer_failed;
+                me.fails(code, {}, "the bad call", [&] {
                     if (in_combine) {
                         me.exchange.combine(outputs, me.rehearsal.routing(), me.stream);
                     } else {
@@ -169,10 +122,8 @@ TEST_CASE("a bad argument on one rank fails the others at once", "[sim][recovery
                     }
                     me.exchange.synchronize(me.stream);
                 });
-                me.expect_code(code, bad ? ErrorCode::invalid_argument : ErrorCode::peer_failed,
-                               "the bad call");
                 const GroupReport report = me.exchange.recover();
-                expect(report.suspects == std::vector<int>{1}, "recover: " + report.text);
+                require(report.suspects == std::vector<int>{1}, "recover: " + report.text);
                 for (int i = 0; i < 2; ++i) me.step(fmt::format("step {} after", i));
             });
         }
@@ -180,21 +131,19 @@ TEST_CASE("a bad argument on one rank fails the others at once", "[sim][recovery
 }
 
 TEST_CASE("steps queued behind a failed one end at once", "[sim][recovery]") {
-    for (World world : kWorlds) {
+    for (const World& world : worlds()) {
         CAPTURE(text_of(world));
-        run(world, [&](Member& me) {
+        run_world(world, [&](Member& me) {
             if (me.rank != 0) {
-                // Eight steps are queued before the first has waited; one deadline is paid, not 16.
-                const ErrorCode code = me.fails([&] {
+                me.fails(ErrorCode::timeout, {"rank 0"}, "queued steps", [&] {
                     for (int i = 0; i < 8; ++i) {
                         me.rehearsal.dispatch(CountMode::device, me.stream);
                         me.rehearsal.combine(me.stream);
                     }
                     me.exchange.synchronize(me.stream);
                 });
-                me.expect_code(code, ErrorCode::timeout, "queued steps");
                 const auto error = me.exchange.health().error;
-                expect(error && error->epoch == 1, "the first record was overwritten");
+                require(error && error->epoch == 1, "the first record was overwritten");
             }
             me.runtime.recover();
             me.step("after");
@@ -203,25 +152,22 @@ TEST_CASE("steps queued behind a failed one end at once", "[sim][recovery]") {
 }
 
 TEST_CASE("a failed barrier names the group's suspect and recovers", "[sim][recovery]") {
-    for (World world : kWorlds) {
+    for (World world : worlds()) {
         for (world.seed = 1; world.seed <= 3; ++world.seed) {
             CAPTURE(text_of(world));
-            run(world, [&](Member& me) {
+            run_world(world, [&](Member& me) {
                 me.runtime.barrier(me.stream);
                 me.runtime.synchronize(me.stream);
                 if (me.rank != 0) {
-                    const ErrorCode code = me.fails(
-                        [&] {
-                            me.runtime.barrier(me.stream, 3);
-                            me.runtime.synchronize(me.stream);
-                        },
-                        {"rank 0"});
-                    me.expect_code(code, ErrorCode::timeout, "barrier");
-                    me.expect_code(me.fails([&] { me.runtime.barrier(me.stream); }),
-                                   ErrorCode::timeout, "barrier again");
+                    me.fails(ErrorCode::timeout, {"rank 0"}, "barrier", [&] {
+                        me.runtime.barrier(me.stream, 3);
+                        me.runtime.synchronize(me.stream);
+                    });
+                    me.fails(ErrorCode::timeout, {"rank 0"}, "again",
+                             [&] { me.runtime.barrier(me.stream); });
                 }
                 const GroupReport report = me.runtime.recover();
-                expect(report.suspects == std::vector<int>{0}, "recover: " + report.text);
+                require(report.suspects == std::vector<int>{0}, "recover: " + report.text);
                 me.runtime.barrier(me.stream, 5);
                 me.runtime.synchronize(me.stream);
                 me.step("after");
@@ -231,18 +177,254 @@ TEST_CASE("a failed barrier names the group's suspect and recovers", "[sim][reco
 }
 
 TEST_CASE("recover() in good health changes nothing but the step number", "[sim][recovery]") {
-    for (World world : kWorlds) {
+    for (const World& world : worlds()) {
         CAPTURE(text_of(world));
-        run(world, [&](Member& me) {
+        run_world(world, [&](Member& me) {
             me.step("before");
             for (int i = 0; i < 3; ++i) {
                 const GroupReport report = me.runtime.recover();
-                expect(report.cause.empty() && report.suspects.empty(), report.text);
-                me.expect_code(
-                    me.fails([&] { me.exchange.received(me.rehearsal.routing()); }, {"recover()"}),
-                    ErrorCode::invalid_usage, "an old routing");
+                require(report.cause.empty() && report.suspects.empty(), report.text);
+                me.fails(ErrorCode::invalid_usage, {"recover()"}, "an old routing",
+                         [&] { (void)me.exchange.received(me.rehearsal.routing()); });
                 me.step("after");
             }
+        });
+    }
+}
+
+TEST_CASE("numbers that wrap: steps near 2^32 and 2^64, signals near their ends",
+          "[sim][recovery][wrap]") {
+    for (World world : worlds()) {
+        for (const std::uint64_t first :
+             {(std::uint64_t{1} << 32) - 3, ~std::uint64_t{0} - 2, ~std::uint64_t{0} / 2 - 1}) {
+            world.first_step = first;
+            world.faults.near_wrap_counters = true;
+            CAPTURE(text_of(world));
+            run_world(world, [&](Member& me) {
+                for (int i = 0; i < 3; ++i) {
+                    const std::string difference = me.rehearsal.step(CountMode::host, me.stream);
+                    require(difference.empty(), difference);
+                    me.runtime.barrier(me.stream);
+                    me.runtime.synchronize(me.stream);
+                }
+                fail_together(me);
+                me.runtime.recover();
+                for (int i = 0; i < 3; ++i) me.step("after");
+            });
+        }
+    }
+}
+
+TEST_CASE("NaN weights are carried", "[sim][field]") {
+    for (World world : worlds()) {
+        const float nan = std::numeric_limits<float>::quiet_NaN();
+        world.weights = {nan, 1.0f, -nan, 0.0f, std::numeric_limits<float>::infinity()};
+        CAPTURE(text_of(world));
+        run_world(world, [&](Member& me) { me.step("with NaN"); });
+    }
+}
+
+TEST_CASE("graphs: several over one Exchange, replayed after recover()", "[sim][recovery][graph]") {
+    for (const World& world : worlds()) {
+        CAPTURE(text_of(world));
+        run_world(world, [&](Member& me) {
+            Rehearsal other(me.exchange, me.table);
+            me.step("before");
+            const std::string difference = other.step(CountMode::device, me.stream);
+            require(difference.empty(), difference);
+            {
+                const Graph first(me.stream, [&] {
+                    for (int i = 0; i < 2; ++i) queue_step(me.rehearsal, me.stream);
+                });
+                me.exchange.end_capture();
+                const Graph second(me.stream, [&] {
+                    queue_step(other, me.stream);
+                    queue_step(me.rehearsal, me.stream);
+                });
+                me.exchange.end_capture();
+                for (int i = 0; i < 4; ++i) {
+                    (i % 2 == 0 ? first : second).launch(me.stream);
+                    check_step(me, me.rehearsal, fmt::format("replay {}", i));
+                }
+                // A replay that fails on the device is found by the next call.
+                const int absent = world.ranks - 1;
+                if (me.rank != absent) {
+                    first.launch(me.stream);
+                    me.fails(ErrorCode::timeout, {fmt::format("rank {}", absent)}, "a replay",
+                             [&] { me.exchange.synchronize(me.stream); });
+                }
+                me.exchange.recover();
+                second.launch(me.stream);
+                check_step(me, me.rehearsal, "replay after recover()");
+                check_step(me, other, "the other routing");
+                first.launch(me.stream);
+                check_step(me, me.rehearsal, "the first graph");
+            }
+        });
+    }
+}
+
+TEST_CASE("graphs: other parity", "[sim][recovery][graph]") {
+    for (const World& world : worlds()) {
+        CAPTURE(text_of(world));
+        run_world(world, [&](Member& me) {
+            me.step("before");
+            {
+                const Graph graph(me.stream, [&] {
+                    for (int i = 0; i < 2; ++i) queue_step(me.rehearsal, me.stream);
+                });
+                me.exchange.end_capture();
+                me.step("one step between");
+                me.fails(ErrorCode::invalid_usage, {"buffer", "odd number"}, "the launch", [&] {
+                    graph.launch(me.stream);
+                    me.exchange.synchronize(me.stream);
+                });
+                me.exchange.recover();
+                graph.launch(me.stream);
+                check_step(me, me.rehearsal, "replay after recover()");
+            }
+        });
+    }
+}
+
+TEST_CASE("graphs: copied rows, any number of steps in any step", "[sim][recovery][graph]") {
+    for (World world : worlds()) {
+        world.access = RowAccess::copied;
+        CAPTURE(text_of(world));
+        run_world(world, [&](Member& me) {
+            me.exchange.reserve(GraphAddresses::copied);
+            me.step("before");
+            {
+                const Graph odd(me.stream, [&] { queue_step(me.rehearsal, me.stream); });
+                me.exchange.end_capture();
+                for (int i = 0; i < 3; ++i) {
+                    odd.launch(me.stream);
+                    check_step(me, me.rehearsal, fmt::format("replay {}", i));
+                    if (i == 1) me.step("eager");
+                }
+                me.fails(ErrorCode::invalid_usage, {"pack()"}, "an address",
+                         [&] { (void)me.exchange.combine_input(); });
+                me.fails(ErrorCode::invalid_usage, {"before the first capture"}, "reserve",
+                         [&] { me.exchange.reserve(); });
+            }
+        });
+    }
+}
+
+namespace {
+
+std::uint32_t dropped_choices(const Member& me, int token, const std::vector<int>& lost) {
+    std::uint32_t out = 0;
+    for (int k = 0; k < me.table.topk; ++k) {
+        const std::int64_t expert = me.table.index(me.rank, token, k);
+        if (expert < 0) continue;
+        const int owner = me.exchange.plan().experts.rank_of(static_cast<std::int32_t>(expert));
+        if (std::find(lost.begin(), lost.end(), owner) != lost.end()) out |= 1u << k;
+    }
+    return out;
+}
+
+/// The survivors' steps: right without the lost ranks, and they say what is missing.
+void work_on(Member& me, const std::vector<int>& lost) {
+    const GroupReport report = me.runtime.exclude(lost);
+    require(report.records.size() == static_cast<std::size_t>(me.world.ranks), "records");
+    RehearsalOptions options;
+    options.excluded = lost;
+    Rehearsal rest(me.exchange, me.table, options);
+    for (int i = 0; i < 2; ++i) {
+        const std::string difference = rest.step(CountMode::host, me.stream);
+        require(difference.empty(),
+                fmt::format("rank {} without {}: {}", me.rank, format_ranks(lost), difference));
+    }
+    const Received received = me.exchange.received(rest.routing());
+    StepCounts counts{};
+    detail::device_copy(&counts, received.step, sizeof counts, me.rank);
+    require(received.partial && counts.partial == 1, "not partial");
+    const auto tokens =
+        static_cast<std::size_t>(me.table.ranks[static_cast<std::size_t>(me.rank)].token_count);
+    std::vector<std::uint32_t> dropped(tokens);
+    if (tokens > 0) {
+        detail::device_copy(dropped.data(), rest.routing().view().dropped, tokens * 4, me.rank);
+    }
+    for (std::size_t t = 0; t < tokens; ++t) {
+        require(dropped[t] == dropped_choices(me, static_cast<int>(t), lost),
+                fmt::format("rank {} token {}: dropped {:#x}", me.rank, t, dropped[t]));
+    }
+    me.runtime.barrier(me.stream, 2);
+    me.runtime.synchronize(me.stream);
+    me.fails(ErrorCode::not_supported, {"excluded"}, "a new Exchange",
+             [&] { (void)me.runtime.create_exchange(me.exchange.plan().config); });
+}
+
+}  // namespace
+
+TEST_CASE("a rank stopped at any moment is named, excluded, and the others work on",
+          "[sim][recovery][exclude]") {
+    int named = 0;
+    for (World world : worlds()) {
+        const std::uint64_t start = run_world(world, [](Member&) {}).steps;
+        const auto steps = [](Member& me) {
+            for (int i = 0; i < 2; ++i) {
+                me.step("shared");
+                me.runtime.barrier(me.stream);
+                me.runtime.synchronize(me.stream);
+            }
+        };
+        const std::uint64_t end = run_world(world, steps).steps;
+        constexpr int kMoments = 12;
+        for (int i = 0; i < kMoments; ++i) {
+            const int lost = i % world.ranks;
+            world.faults.stop_rank = lost;
+            world.faults.stop_at_step =
+                start + (end - start) * static_cast<std::uint64_t>(i) / kMoments;
+            CAPTURE(text_of(world));
+            run_world(world, [&](Member& me) {
+                try {
+                    steps(me);
+                } catch (const Error& error) {
+                    const std::string text = error.what();
+                    require(text.find(fmt::format("rank {}", lost)) != std::string::npos,
+                            "not named: " + text);
+                    if (me.rank != lost) ++named;
+                }
+                // One that was not stopped in time waits for it here.
+                if (me.rank == lost) {
+                    emu::Engine::get().wait("its end", [] { return false; });
+                }
+                work_on(me, {lost});
+            });
+        }
+    }
+    INFO("errors that named the rank: " << named);
+    REQUIRE(named >= 20);
+}
+
+TEST_CASE("two ranks excluded, one after the other", "[sim][recovery][exclude]") {
+    World world;
+    world.ranks = 5;
+    for (const int team : {0, 1}) {
+        world.team = team;
+        CAPTURE(text_of(world));
+        run_world(world, [&](Member& me) {
+            me.step("all");
+            me.fails(ErrorCode::invalid_argument, {"cannot be excluded"}, "itself", [&] {
+                const int self[] = {me.rank};
+                (void)me.runtime.exclude(self);
+            });
+            // They leave in good order; their memory stays until the others have closed.
+            if (me.rank == 4) {
+                me.exchange.abort();
+                me.runtime.abort();
+                return;
+            }
+            work_on(me, {4});
+            if (me.rank == 0) {
+                me.exchange.abort();
+                me.runtime.abort();
+                return;
+            }
+            work_on(me, {0, 4});
+            require(me.runtime.live_ranks() == std::vector<int>{1, 2, 3}, "live ranks");
         });
     }
 }

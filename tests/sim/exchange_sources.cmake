@@ -2,6 +2,8 @@
 # Simulation of whole dispatch and combine steps.
 set(gimlet_exchange_test_sources
     ${CMAKE_CURRENT_LIST_DIR}/exchange_faults.cc
+    ${CMAKE_CURRENT_LIST_DIR}/exchange_field.cc
+    ${CMAKE_CURRENT_LIST_DIR}/exchange_member.cc
     ${CMAKE_CURRENT_LIST_DIR}/exchange_recovery.cc
     ${CMAKE_CURRENT_LIST_DIR}/exchange_shapes.cc
     ${CMAKE_CURRENT_LIST_DIR}/exchange_steps.cc

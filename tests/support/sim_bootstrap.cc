@@ -31,6 +31,7 @@ struct SimGroup {
     std::vector<std::byte> finished[2];
     std::atomic<std::uint64_t> round{0};
     std::map<std::pair<std::uint64_t, int>, std::shared_ptr<SimGroup>> children;
+    std::map<std::vector<int>, std::shared_ptr<SimGroup>> survivors;
 };
 
 class SimBootstrap final : public Bootstrap {
@@ -79,6 +80,14 @@ class SimBootstrap final : public Bootstrap {
         auto& child = group_->children[{generation, color}];
         if (child == nullptr) child = std::make_shared<SimGroup>(static_cast<int>(order.size()));
         return std::make_unique<SimBootstrap>(child, static_cast<int>(me - order.begin()));
+    }
+
+    std::unique_ptr<Bootstrap> survivors(std::span<const int> ranks) override {
+        const auto me = std::find(ranks.begin(), ranks.end(), rank());
+        const std::lock_guard lock(group_->mutex);
+        auto& child = group_->survivors[std::vector<int>(ranks.begin(), ranks.end())];
+        if (child == nullptr) child = std::make_shared<SimGroup>(static_cast<int>(ranks.size()));
+        return std::make_unique<SimBootstrap>(child, static_cast<int>(me - ranks.begin()));
     }
 
   private:
