@@ -101,6 +101,10 @@ struct RuntimeConfig {
     /// GIN contexts of the barrier, if some peer needs GIN.
     std::int32_t barrier_gin_context_count = 1;
     CommunicatorConfig communicator;
+    /// Whether kernels note where they are in a ring of kEventRingSize events a window, which is
+    /// shown when a step fails.
+    enum class EventRing { off, on };
+    EventRing event_ring = EventRing::off;
     /// Number of the step before the first, of the barrier and of every Exchange. For tests of
     /// numbers that wrap.
     std::uint64_t first_step = 0;

@@ -15,6 +15,7 @@
 #include "host/nccl/device_communicator.hpp"
 #include "host/nccl/symmetric_window.hpp"
 #include "host/nccl/topology.hpp"
+#include "runtime/config.hpp"
 #include "runtime/step_guard.hpp"
 
 namespace gimlet {
@@ -33,6 +34,7 @@ struct RuntimeCore {
     DeviceInfo device;
     std::uint64_t deadline_ns = 0;
     std::uint64_t first_step = 0;
+    RuntimeConfig::EventRing event_ring = RuntimeConfig::EventRing::off;
     std::vector<Exchange*> open_exchanges;  // by age
     std::uint64_t barrier_count = 0;
 

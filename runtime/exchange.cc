@@ -88,6 +88,7 @@ std::unique_ptr<Exchange> Exchange::create(Runtime& runtime, const MoeConfig& co
         core->topology, *exchange->device_comm_, *exchange->window_, exchange->plan_.shape,
         exchange->plan_.deadline_ns, exchange->guard_.device_record());
     const std::uint64_t start = core->first_step;
+    exchange->args_.peers.events = exchange->guard_.device_events();
     exchange->guard_.arm(exchange->args_.peers, *exchange->window_, {start, start, start});
     exchange->dispatch_epoch_ = exchange->combine_epoch_ = start;
     exchange->base_ = exchange->args_.peers.local;
@@ -169,7 +170,10 @@ void Exchange::check() {
 
 void Exchange::synchronize(cudaStream_t stream) {
     if (!open_) raise(ErrorCode::closed, rank(), "synchronize: the Exchange is closed");
-    wait_stream(stream, host_deadline_ns(plan_.deadline_ns), "Exchange::synchronize", rank());
+    const auto limit_ns = host_deadline_ns(plan_.deadline_ns);
+    if (comm_stream_ != nullptr)
+        wait_stream(comm_stream_, limit_ns, "Exchange::synchronize", rank());
+    wait_stream(stream, limit_ns, "Exchange::synchronize", rank());
     check();
     core_->communicator->check_async_error();
 }

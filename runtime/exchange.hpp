@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "host/cuda/stream.hpp"
 #include "host/nccl/device_communicator.hpp"
 #include "host/nccl/symmetric_window.hpp"
 #include "runtime/config.hpp"
@@ -46,6 +47,12 @@ enum class CountMode {
 enum class GraphAddresses {
     in_place,  ///< kernels of the caller's own use addresses of one buffer: see Exchange
     copied,    ///< rows are reached through unpack and pack only: any graph, in any step
+};
+
+/// When the caller's stream waits for a step that runs on a stream of its own.
+enum class Join {
+    at_once,  ///< after each dispatch and combine: the caller sees no difference
+    later,    ///< by join(): until then the caller's stream goes on beside the step
 };
 
 /// Where the rows of one dispatch are: in this rank's window, in place. Valid on the stream after
@@ -128,6 +135,15 @@ class Exchange {
     /// Local. Loads the kernels, so that no later call allocates or synchronises. The first call
     /// outside a capture does it by itself. `addresses` is chosen before the first capture.
     void reserve(GraphAddresses addresses = GraphAddresses::in_place);
+
+    /// Local. From now on dispatch and combine run on `comm_stream`, behind the work that the
+    /// stream of the call holds by then; null = on the stream of the call again. Use it before a
+    /// capture or after one, not inside. The stream must outlive its use here. With Join::later the
+    /// rows of a dispatch, the output of a combine and the buffers of both belong to the step until
+    /// join(); pack and unpack run on the stream of their call.
+    void set_comm_stream(cudaStream_t comm_stream, Join join = Join::at_once);
+    /// Local. Work queued on `stream` after this call waits for all steps queued so far.
+    void join(cudaStream_t stream);
 
     /// Local; allocates. Not inside a capture.
     Routing make_routing();
@@ -222,6 +238,7 @@ class Exchange {
     HostCounts wait_for_counts(const Routing& routing, cudaStream_t stream);
     HostCounts host_counts(const Routing& routing) const;
     void count_captured(std::uint64_t* captured);
+    cudaStream_t fork(cudaStream_t stream);
     std::uint64_t dispatch_position() const noexcept {
         return dispatch_epoch_ + captured_dispatches_;
     }
@@ -236,6 +253,10 @@ class Exchange {
     StepGuard guard_;
     ExchangeArgs args_{};
     std::byte* base_ = nullptr;  // the window as kernels see it
+    cudaStream_t comm_stream_ = nullptr;
+    Join join_ = Join::at_once;
+    Event before_;  // what the caller's stream held
+    Event after_;   // the newest step
 
     bool open_ = false;
     bool reserved_ = false;

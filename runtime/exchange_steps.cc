@@ -52,6 +52,30 @@ std::int32_t Exchange::expected_parity(std::uint64_t step) const noexcept {
     return in_place() ? static_cast<std::int32_t>(step % kBufferCount) : -1;
 }
 
+void Exchange::set_comm_stream(cudaStream_t comm_stream, Join join) {
+    if (!open_) raise(ErrorCode::closed, rank(), "set_comm_stream: the Exchange is closed");
+    if (comm_stream != nullptr && !before_) {
+        before_ = Event::create(EventTiming::off, rank());
+        after_ = Event::create(EventTiming::off, rank());
+    }
+    comm_stream_ = comm_stream;
+    join_ = join;
+}
+
+/// The stream that a step is queued on: behind everything that `stream` holds.
+cudaStream_t Exchange::fork(cudaStream_t stream) {
+    if (comm_stream_ == nullptr || comm_stream_ == stream) return stream;
+    before_.record(stream);
+    before_.make_wait(comm_stream_);
+    return comm_stream_;
+}
+
+void Exchange::join(cudaStream_t stream) {
+    if (comm_stream_ == nullptr || comm_stream_ == stream) return;
+    after_.record(comm_stream_);
+    after_.make_wait(stream);
+}
+
 void Exchange::count_captured(std::uint64_t* captured) {
     ++*captured;
     ++stats_.captured_calls;
@@ -218,7 +242,9 @@ Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routin
     args.index_type = inputs.index_type;
     args.mode = routing_mode;
     args.token_count = inputs.token_count;
-    cuda_check(launch_dispatch(args, stream), "launch_dispatch", rank());
+    const cudaStream_t queue = fork(stream);
+    cuda_check(launch_dispatch(args, queue), "launch_dispatch", rank());
+    if (join_ == Join::at_once) join(stream);
 
     if (in_capture_) {
         if (captured_parity_.dispatch < 0)
@@ -239,7 +265,7 @@ Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routin
     stats_.tokens_dispatched += static_cast<std::uint64_t>(inputs.token_count);
     Received out = received(*routing);
     if (mode == CountMode::host) {
-        out.counts = wait_for_counts(*routing, stream);
+        out.counts = wait_for_counts(*routing, queue);
         routing->host_row_count_ = out.counts->row_count;
     }
     return out;
@@ -437,7 +463,8 @@ void Exchange::combine(const CombineInputs& inputs, const Routing& routing, cuda
     args.bias = static_cast<const std::byte*>(inputs.bias);
     args.weights = inputs.weights;
     args.token_count = routing.token_count_;
-    cuda_check(launch_combine(args, stream), "launch_combine", rank());
+    cuda_check(launch_combine(args, fork(stream)), "launch_combine", rank());
+    if (join_ == Join::at_once) join(stream);
     if (in_capture_) {
         if (captured_parity_.combine < 0)
             captured_parity_.combine = static_cast<std::int32_t>(combine_position() % kBufferCount);

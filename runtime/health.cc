@@ -129,6 +129,24 @@ std::vector<int> find_suspects(const GroupReport& report) {
     return {};
 }
 
+/// Ranks that have said nothing and that nobody's record points at, where a record names only the
+/// first of several missing ranks.
+std::string also_silent(const GroupReport& report) {
+    constexpr int kMostNamed = 8;
+    std::string out;
+    int named = 0;
+    for (std::size_t r = 0; r < report.records.size(); ++r) {
+        const auto among = [r](const std::vector<int>& ranks) {
+            return std::find(ranks.begin(), ranks.end(), static_cast<int>(r)) != ranks.end();
+        };
+        if (report.records[r] || among(report.suspects) || among(report.excluded)) continue;
+        if (++named > kMostNamed) continue;
+        out += fmt::format("{}rank {}", out.empty() ? "; nothing was heard of " : ", ", r);
+    }
+    if (named > kMostNamed) out += fmt::format(" and {} more", named - kMostNamed);
+    return out;
+}
+
 }  // namespace
 
 GroupReport make_group_report(std::vector<std::optional<DeviceError>> records,
@@ -148,6 +166,7 @@ GroupReport make_group_report(std::vector<std::optional<DeviceError>> records,
                                               : accusation(report, suspect);
         if (report.cause.size() > 1000) break;
     }
+    report.cause += also_silent(report);
     report.text = "the step failed; cause: " + report.cause;
     std::vector<int> silent;
     std::size_t lines = 0;
@@ -227,6 +246,31 @@ std::string describe(const DeviceError& error) {
     }
     return fmt::format("{} {}: unknown fault {}", kernel, error.epoch,
                        static_cast<std::uint32_t>(error.fault));
+}
+
+std::string describe(const std::vector<DeviceEvent>& events) {
+    std::string out;
+    for (const DeviceEvent& event : events) {
+        out += fmt::format("{}{} {} {} block {}, {} before the last", out.empty() ? "" : "\n  ",
+                           name_of(static_cast<Tag>(event.tag)), event.epoch, name_of(event.kind),
+                           event.block, format_duration_ns(events.back().time_ns - event.time_ns));
+    }
+    return out;
+}
+
+std::vector<DeviceEvent> read_events(const DeviceEvent* ring) {
+    std::vector<DeviceEvent> out;
+    for (std::uint32_t i = 0; ring != nullptr && i < kEventRingSize; ++i) {
+        const std::uint64_t number = __atomic_load_n(&ring[i].number, __ATOMIC_ACQUIRE);
+        DeviceEvent copy = ring[i];
+        // One that is being overwritten has another number by now, or will have.
+        if (number == 0 || __atomic_load_n(&ring[i].number, __ATOMIC_ACQUIRE) != number) continue;
+        copy.number = number;
+        out.push_back(copy);
+    }
+    std::sort(out.begin(), out.end(),
+              [](const auto& a, const auto& b) { return a.number < b.number; });
+    return out;
 }
 
 std::optional<DeviceError> read_device_error(const DeviceError* record) noexcept {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/abi/device_error.hpp"
+#include "device/abi/device_event.hpp"
 #include "host/base/error.hpp"
 
 namespace gimlet {
@@ -37,6 +38,7 @@ struct Health {
     std::optional<DeviceError> error;  ///< the record behind `report`, if the device wrote one
     std::string report;                ///< one line; empty while open
     std::optional<GroupReport> group;  ///< once the failure was raised
+    std::vector<DeviceEvent> events;   ///< newest last; with RuntimeConfig::event_ring only
 };
 
 /// timed_out -> timeout, peer_refused -> peer_failed, capacity_exceeded -> overflow, a faulty
@@ -50,6 +52,13 @@ std::string describe(const DeviceError& error);
 /// Fills suspects, cause and text from the records. Pure.
 GroupReport make_group_report(std::vector<std::optional<DeviceError>> records,
                               std::vector<int> excluded = {});
+
+/// One line an event, newest last, times relative to the newest.
+std::string describe(const std::vector<DeviceEvent>& events);
+
+/// Copies the whole entries of a ring, by number. `ring` is host-mapped memory that kernels may be
+/// writing.
+std::vector<DeviceEvent> read_events(const DeviceEvent* ring);
 
 /// Copy of the record if the device has completed it. `record` is host-mapped memory that kernels
 /// may be writing.

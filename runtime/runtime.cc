@@ -32,7 +32,8 @@ void check_config(Bootstrap& bootstrap, const RuntimeConfig& config) {
         bootstrap, "runtime config",
         {{"deadline_ns", config.deadline_ns ? std::to_string(*config.deadline_ns) : "environment"},
          {"barrier_gin_context_count", std::to_string(config.barrier_gin_context_count)},
-         {"first_step", std::to_string(config.first_step)}});
+         {"first_step", std::to_string(config.first_step)},
+         {"event_ring", config.event_ring == RuntimeConfig::EventRing::on ? "on" : "off"}});
     if (config.barrier_gin_context_count < 1 ||
         config.barrier_gin_context_count > kMaxGinContexts) {
         raise(ErrorCode::invalid_argument, bootstrap.rank(),
@@ -90,6 +91,7 @@ void set_up_barrier(RuntimeCore* core, const RuntimeConfig& config) {
         make_peer_handles(topology, *core->barrier_device_comm, *core->barrier_window, shape,
                           core->deadline_ns, core->barrier_guard.device_record());
     const std::uint64_t start = core->first_step;
+    core->barrier_args.peers.events = core->barrier_guard.device_events();
     core->barrier_guard.arm(core->barrier_args.peers, *core->barrier_window, {start, start, start});
     core->barrier_shape = KernelShape{};
     core->barrier_shape.block_count = 1;
@@ -182,6 +184,7 @@ std::unique_ptr<Runtime> Runtime::finish(std::shared_ptr<RuntimeCore> core,
                                          const RuntimeConfig& config) {
     core->deadline_ns = chosen_deadline_ns(config);
     core->first_step = config.first_step;
+    core->event_ring = config.event_ring;
     try {
         core->topology = query_topology(*core->communicator);
         core->live_ranks.resize(static_cast<std::size_t>(core->topology.size));
@@ -301,6 +304,12 @@ GroupReport Runtime::exclude(std::span<const int> ranks, std::shared_ptr<Bootstr
         raise(ErrorCode::invalid_argument, rank(),
               "exclude: rank {} cannot be excluded; it must be 0..{} and not this rank", out,
               size() - 1);
+    }
+    for (const Exchange* exchange : core_->open_exchanges) {
+        if (exchange->plan().rail.pair_count() == 0) continue;
+        raise(ErrorCode::not_supported, rank(),
+              "exclude: a hybrid Exchange is open, whose rows travel over other ranks; abort() it "
+              "first, or use direct ones");
     }
     std::vector<int> members;  // by their rank in the present bootstrap
     std::vector<int> left;

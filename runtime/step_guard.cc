@@ -37,7 +37,10 @@ std::uint64_t next_of_parity(std::uint64_t position, std::int32_t parity) {
 }  // namespace
 
 StepGuard::StepGuard(RuntimeCore& core, const char* subject)
-    : core_(&core), subject_(subject), record_(1, core.rank()) {}
+    : core_(&core), subject_(subject), record_(1, core.rank()) {
+    if (core.event_ring == RuntimeConfig::EventRing::on)
+        events_ = MappedBuffer<DeviceEvent>(kEventRingSize, core.rank());
+}
 
 void StepGuard::arm(const PeerHandles& peers, const SymmetricWindow& window,
                     const StepPosition& start) {
@@ -88,6 +91,13 @@ void StepGuard::learn(ErrorCode code, std::string report) {
     const bool speaks = first - group_->records.begin() == peers_.rank;
     log(speaks ? LogLevel::error : LogLevel::info, peers_.rank, "{}: {}", subject_,
         speaks ? group_->text : report_);
+    constexpr std::size_t kShownEvents = 32;
+    auto events = read_events(events_.host());
+    if (events.size() > kShownEvents) events.erase(events.begin(), events.end() - kShownEvents);
+    if (!events.empty()) {
+        log(LogLevel::error, peers_.rank, "{}: the newest events:\n  {}", subject_,
+            describe(events));
+    }
 }
 
 void StepGuard::check() {
@@ -108,6 +118,7 @@ Health StepGuard::health() const {
     Health health;
     health.error = error_ ? error_ : read_device_error(record_.host());
     health.group = group_;
+    health.events = read_events(events_.host());
     if (code_ || health.error) health.state = HealthState::failed;
     health.report = code_ ? report_ : health.error ? describe(*health.error) : "";
     return health;

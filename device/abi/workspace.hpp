@@ -119,8 +119,9 @@ struct EpochWords {
     std::uint64_t failed;
     std::uint32_t excluded_count;  ///< ranks in the set `excluded` of the layout
     std::uint32_t padding;
+    std::uint64_t event_count;  ///< events noted so far; survives recoveries
 };
-static_assert(sizeof(EpochWords) == 72);
+static_assert(sizeof(EpochWords) == 80);
 
 /// Added to a combine_ready word or signal by a rank that enters a combine and will not go on with
 /// it. Far beyond every distance of epochs, so that a rolling compare still finds the word arrived.

@@ -23,7 +23,7 @@ GIMLET_GLOBAL void barrier_kernel(const GIMLET_GRID_CONSTANT BarrierArgs args) {
     // Every block has read the epoch: it has been through a grid barrier since, or the step has
     // failed for all.
     if (block_index() != 0) return;
-    close_step<Reach::gin>(args.peers, epochs, !good);
+    close_step<Reach::gin>(args.peers, epochs, Tag::barrier, first, !good);
     if (thread_index() == 0) {
         epochs->barrier = first + static_cast<std::uint64_t>(args.repeat_count) - 1;
     }

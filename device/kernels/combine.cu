@@ -378,7 +378,7 @@ GIMLET_DEVICE void finish(const CombineContext<R>& ctx) {
     } else {
         if (!failed) settle_chunks(ctx);
     }
-    close_step<R>(ctx.peers, ctx.epochs, block_any(ctx.poisoned()));
+    close_step<R>(ctx.peers, ctx.epochs, Tag::combine, ctx.epoch, block_any(ctx.poisoned()));
     if (thread_index() == 0) store_relaxed<Scope::gpu>(&ctx.epochs->combine, ctx.epoch);
 }
 
@@ -397,7 +397,10 @@ GIMLET_GLOBAL void __launch_bounds__(kCombineThreads, 1)
     }
     LaneRow first{};
     if (ring.loads()) first = lane_row(ctx, ring.first_token);
+    if (thread_index() == 0) note_event(ctx.peers, Tag::combine, ctx.epoch, EventKind::begin);
     if (*ctx.verdict == 0 && await_ready(ctx)) {
+        if (thread_index() == 0)
+            note_event(ctx.peers, Tag::combine, ctx.epoch, EventKind::peers_ready);
         if constexpr (R == Reach::gin) push_chunks(ctx);
         if (ring.loads()) {
             load_tokens(ctx, ring, first);

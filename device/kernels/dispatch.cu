@@ -30,6 +30,7 @@ GIMLET_DEVICE void set_up(const DispatchContext<R>& ctx, const DispatchSharedLay
 template <Reach R>
 GIMLET_DEVICE bool find_slots(const DispatchContext<R>& ctx, const TokenBatch& first) {
     const bool fresh = ctx.args.mode == RoutingMode::fresh;
+    if (thread_index() == 0) ctx.note(EventKind::begin);
     if (thread_index() == 0 && refuse_if_asked(ctx)) *ctx.verdict = 1;
     if (fresh) {
         count_tokens(ctx, first);
@@ -43,6 +44,7 @@ GIMLET_DEVICE bool find_slots(const DispatchContext<R>& ctx, const TokenBatch& f
         if (!hand_on_counts(ctx)) return false;
     }
     if (!receive_counts(ctx)) return false;
+    if (thread_index() == 0) ctx.note(EventKind::counts_known);
     if (!build_key_tables(ctx)) return false;
     if (fresh) assign_slots(ctx, first);
     return !block_any(ctx.poisoned());
@@ -152,7 +154,9 @@ GIMLET_DEVICE void finish(const DispatchContext<R>& ctx) {
     if (*ctx.verdict == 0) return;
     if (!block_any(ctx.poisoned())) {
         announce_rows(ctx);
+        if (thread_index() == 0) ctx.note(EventKind::rows_sent);
         if (await_rows(ctx)) {
+            if (thread_index() == 0) ctx.note(EventKind::rows_here);
             if constexpr (R == Reach::rail) {
                 settle_rail(ctx);
             } else {
@@ -160,7 +164,7 @@ GIMLET_DEVICE void finish(const DispatchContext<R>& ctx) {
             }
         }
     }
-    close_step<R>(ctx.peers, ctx.epochs, block_any(ctx.poisoned()));
+    close_step<R>(ctx.peers, ctx.epochs, Tag::dispatch, ctx.epoch, block_any(ctx.poisoned()));
     if (thread_index() == 0) store_relaxed<Scope::gpu>(&ctx.epochs->dispatch, ctx.epoch);
 }
 

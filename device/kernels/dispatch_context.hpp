@@ -172,6 +172,7 @@ struct DispatchContext {
                                                             : -1;
     }
 
+    GIMLET_DEVICE void note(EventKind kind) const { note_event(peers, Tag::dispatch, epoch, kind); }
     GIMLET_DEVICE WaitScope wait_scope(Primitive primitive) const {
         return WaitScope{
             peers.deadline_ns, peers.error, &epochs->dispatch_poison, epoch, peers.rank,

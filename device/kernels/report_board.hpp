@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/channel/context_map.hpp"
+#include "device/core/event_ring.hpp"
 #include "device/core/group.hpp"
 #include "device/core/memory.hpp"
 #include "device/core/peer.hpp"
@@ -95,7 +96,10 @@ GIMLET_DEVICE_COLD void share_report(const PeerHandles& peers) {
 /// Last act of a step, by all threads of its last block: a failed step tells the peers and marks
 /// the rank. Ends with a block barrier.
 template <Reach R>
-GIMLET_DEVICE void close_step(const PeerHandles& peers, EpochWords* epochs, bool failed) {
+GIMLET_DEVICE void close_step(const PeerHandles& peers, EpochWords* epochs, Tag tag,
+                              std::uint64_t epoch, bool failed) {
+    if (thread_index() == 0)
+        note_event(peers, tag, epoch, failed ? EventKind::failed : EventKind::end);
     if (failed && !block_any(failed_before(epochs))) {
         share_report<R>(peers);
         if (thread_index() == 0) store_relaxed<Scope::gpu>(&epochs->failed, 1);

@@ -87,6 +87,7 @@ emu::SimReport run_world(const World& world, const std::function<void(Member&)>&
         RuntimeConfig runtime_config;
         runtime_config.deadline_ns = kDeadlineNs;
         runtime_config.first_step = world.first_step;
+        if (world.events) runtime_config.event_ring = RuntimeConfig::EventRing::on;
         auto runtime = Runtime::create(make_sim_bootstrap(rank), runtime_config);
         auto exchange = runtime->create_exchange(scenario.config);
         const Stream stream = Stream::create(rank);

@@ -27,6 +27,7 @@ struct World {
     emu::FaultPlan faults;
     std::uint64_t first_step = 0;
     RowAccess access = RowAccess::in_place;
+    bool events = false;         ///< rings of events are on
     std::vector<float> weights;  ///< written over the first of each rank's
 };
 

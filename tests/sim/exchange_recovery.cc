@@ -6,15 +6,20 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "host/base/fault.hpp"
+#include "host/base/log.hpp"
 #include "host/base/text.hpp"
 #include "host/cuda/buffer.hpp"
 #include "host/cuda/check.hpp"
+#include "host/cuda/stream.hpp"
 #include "host/emulator/engine.hpp"
 #include "tests/sim/exchange_member.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/sim_bootstrap.hpp"
 
 namespace gimlet::test {
 namespace {
@@ -210,6 +215,22 @@ TEST_CASE("numbers that wrap: steps near 2^32 and 2^64, signals near their ends"
                 fail_together(me);
                 me.runtime.recover();
                 for (int i = 0; i < 3; ++i) me.step("after");
+            });
+        }
+    }
+}
+
+TEST_CASE("rows copied by pack and unpack, barriers in between: seeds", "[sim][exchange]") {
+    for (World world : worlds()) {
+        world.access = RowAccess::copied;
+        for (world.seed = 1; world.seed <= 6; ++world.seed) {
+            CAPTURE(text_of(world));
+            run_world(world, [&](Member& me) {
+                for (int i = 0; i < 3; ++i) {
+                    me.step(fmt::format("step {}", i));
+                    me.runtime.barrier(me.stream, 1 + i);
+                }
+                me.runtime.synchronize(me.stream);
             });
         }
     }
@@ -425,6 +446,151 @@ TEST_CASE("two ranks excluded, one after the other", "[sim][recovery][exclude]")
             }
             work_on(me, {0, 4});
             require(me.runtime.live_ranks() == std::vector<int>{1, 2, 3}, "live ranks");
+        });
+    }
+}
+
+TEST_CASE("a stream of its own: joined at once, joined later, captured", "[sim][stream]") {
+    for (const World& world : worlds()) {
+        CAPTURE(text_of(world));
+        run_world(world, [&](Member& me) {
+            const Stream comm = Stream::create(me.rank);
+            me.exchange.set_comm_stream(comm.get());
+            for (int i = 0; i < 2; ++i) me.step("joined at once");
+            {
+                const Graph graph(me.stream, [&] {
+                    for (int i = 0; i < 2; ++i) queue_step(me.rehearsal, me.stream);
+                });
+                me.exchange.end_capture();
+                graph.launch(me.stream);
+                check_step(me, me.rehearsal, "captured");
+            }
+            me.exchange.set_comm_stream(comm.get(), Join::later);
+            for (int i = 0; i < 2; ++i) {
+                me.rehearsal.dispatch(CountMode::device, me.stream);
+                me.exchange.join(me.stream);
+                me.rehearsal.answer(me.stream);
+                me.rehearsal.combine(me.stream);
+                me.exchange.join(me.stream);
+                check_step(me, me.rehearsal, "joined later");
+            }
+            me.exchange.synchronize(me.stream);
+            me.exchange.set_comm_stream(nullptr);
+            me.step("on the caller's stream again");
+        });
+    }
+}
+
+TEST_CASE("the newest events of a failed step are there", "[sim][recovery][events]") {
+    for (World world : worlds()) {
+        world.events = true;
+        CAPTURE(text_of(world));
+        run_world(world, [&](Member& me) {
+            for (int i = 0; i < 6; ++i) me.step("before");
+            const auto good = me.exchange.health().events;
+            require(good.size() > 8, fmt::format("{} events", good.size()));
+            require(good.back().kind == EventKind::end, "the last is no end");
+            for (std::size_t i = 1; i < good.size(); ++i)
+                require(good[i].number == good[i - 1].number + 1, "a gap");
+            fail_together(me);
+            if (me.rank == world.ranks - 1) return;
+            const auto bad = me.exchange.health().events;
+            require(bad.back().kind == EventKind::failed && bad.back().epoch == 7, "not failed");
+            require(bad.back().tag == static_cast<std::uint16_t>(Tag::dispatch), "no dispatch");
+        });
+    }
+}
+
+namespace {
+
+void live_and_die(int rank, int kind) {
+    auto bootstrap = std::shared_ptr<Bootstrap>(make_sim_bootstrap(rank));
+    auto runtime = Runtime::create(bootstrap);
+    MoeConfig config;
+    config.expert_count = 4;
+    config.topk = 1;
+    config.hidden = 8;
+    config.max_tokens = 2;
+    config.sm_budget = 1;
+    auto first = runtime->create_exchange(config);
+    auto second = runtime->create_exchange(config);
+    const Stream stream = Stream::create(rank);
+    Routing routing = second->make_routing();
+    second->dispatch({}, &routing, CountMode::host, stream.get());
+    second->synchronize(stream.get());
+    emu::host_barrier();
+    if (kind == 0) {  // in good order, twice
+        first->close();
+        second->close();
+        first->close();
+        runtime->close();
+        runtime->close();
+        require(first->health().state == HealthState::closed, "open");
+    } else if (kind == 1) {  // destructors only, the Runtime first
+        runtime.reset();
+        second.reset();
+        first.reset();
+    } else {  // given up; the routing outlives everything
+        first->abort();
+        runtime->abort();
+        second->abort();
+        runtime->abort();
+        runtime.reset();
+    }
+}
+
+}  // namespace
+
+TEST_CASE("lifecycle: any order, again and again, and nothing is left", "[sim][lifecycle]") {
+    for (const int team : {0, 1}) {
+        emu::SimOptions options;
+        options.ranks = 2;
+        options.lsa_team_size = team;
+        options.sm_count = 1;
+        const LogCapture quiet;
+        const auto peak = [&](int rounds) {
+            return emu::simulate(options,
+                                 [&](int rank) {
+                                     for (int i = 0; i < rounds; ++i) live_and_die(rank, i % 3);
+                                 })
+                .peak_bytes;
+        };
+        // Device memory of thirty lives is that of three.
+        REQUIRE(peak(30) == peak(3));
+    }
+}
+
+TEST_CASE("lifecycle: a creation that fails leaves nothing and works again", "[sim][lifecycle]") {
+    emu::SimOptions options;
+    options.ranks = 2;
+    options.sm_count = 1;
+    const LogCapture quiet;
+    for (const FaultPoint point : {FaultPoint::window_allocate, FaultPoint::window_register,
+                                   FaultPoint::device_comm_create, FaultPoint::host_allocate}) {
+        CAPTURE(fault_point_name(point));
+        emu::simulate(options, [&](int rank) {
+            auto runtime = Runtime::create(make_sim_bootstrap(rank));
+            MoeConfig config;
+            config.expert_count = config.topk = 1;
+            config.hidden = 8;
+            config.max_tokens = 2;
+            emu::host_barrier();
+            ErrorCode code = ErrorCode::ok;
+            {
+                std::optional<FaultScope> fault;
+                if (rank == 1) fault.emplace(point, 1);
+                emu::host_barrier();
+                try {
+                    (void)runtime->create_exchange(config);
+                } catch (const Error& error) {
+                    code = error.code();
+                }
+                emu::host_barrier();
+            }
+            require(code != ErrorCode::ok, "no failure");
+            require((code == ErrorCode::peer_failed) == (rank == 0), error_code_name(code));
+            runtime->create_exchange(config)->close();
+            runtime->close();
         });
     }
 }
