@@ -92,10 +92,10 @@ TEST_CASE("field: a late rank and a stalled block are waited for", "[sim][field]
     scenario.config.deadline_ns = 0;
     if (GENERATE(true, false)) {
         scenario.sim.faults.late_rank = 1;
-        scenario.sim.faults.late_ns = 200'000'000'000;
+        scenario.sim.faults.late_ns = 1'000'000'000;
     } else {
         scenario.sim.faults.stall_rank = 2;
-        scenario.sim.faults.stall_ns = 200'000'000'000;
+        scenario.sim.faults.stall_ns = 1'000'000'000;
     }
     run_field(scenario);
 }
