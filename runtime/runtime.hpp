@@ -83,9 +83,9 @@ class Runtime {
     /// Received::partial, StepCounts::partial and RoutingView::dropped say so. Ranks to be excluded
     /// are dead or have stopped: one whose kernels still run may write into the others' buffers.
     /// `survivors` is a bootstrap of those that are left, in the old order; null = the Runtime's
-    /// own makes one (Error(not_supported) if it cannot). Afterwards no new Exchange can be
-    /// created, and close() aborts the communicator. Naming no rank that is left is the same as
-    /// recover().
+    /// own makes one (Error(not_supported) if it cannot, and while a hybrid Exchange is open).
+    /// Afterwards no new Exchange can be created, and close() aborts the communicator. Naming no
+    /// rank that is left is the same as recover().
     GroupReport exclude(std::span<const int> ranks, std::shared_ptr<Bootstrap> survivors = nullptr);
     /// World ranks that are left, ascending.
     const std::vector<int>& live_ranks() const noexcept;
