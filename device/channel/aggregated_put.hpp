@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "device/core/mutation.hpp"
 #include "device/core/peer.hpp"
 #include "device/core/platform.hpp"
 
@@ -52,12 +53,13 @@ class AggregatedPut {
                            std::uint64_t bytes) {
         if (bytes_ != 0) {
             ++unsent_;
-            const bool ring = unsent_ == kRingEvery;
+            const bool ring = unsent_ == kRingEvery && !mutated(Mutant::put_never_rings_between);
             if (ring) unsent_ = 0;
             issue(ncclGin_None{}, ring ? ncclGinOptFlagsDefault : ncclGinOptFlagsAggregateRequests);
         }
         destination_offset_ = destination_offset;
-        source_offset_ = source_offset;
+        source_offset_ = mutate(Mutant::put_old_source, source_offset,
+                                bytes_ != 0 ? source_offset_ : source_offset);
         bytes_ = bytes;
     }
 
@@ -71,8 +73,13 @@ class AggregatedPut {
     /// last put.
     template <class Signal>
     GIMLET_DEVICE void close(Signal signal) {
-        if (bytes_ != 0) {
-            issue(signal, ncclGinOptFlagsDefault);
+        const bool held = bytes_ != 0 && !mutated(Mutant::put_held_one_lost);
+        if (held && mutated(Mutant::put_signal_first)) {
+            gin_.signal(team_, peer_, signal);
+            issue(ncclGin_None{}, ncclGinOptFlagsDefault);
+        } else if (held) {
+            issue(signal, mutate(Mutant::put_last_flagged, ncclGinOptFlagsDefault,
+                                 ncclGinOptFlagsAggregateRequests));
         } else {
             gin_.signal(team_, peer_, signal);
         }

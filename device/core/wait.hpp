@@ -9,6 +9,7 @@
 #include "device/core/clock.hpp"
 #include "device/core/group.hpp"
 #include "device/core/memory.hpp"
+#include "device/core/mutation.hpp"
 #include "device/core/platform.hpp"
 
 namespace gimlet::device {
@@ -91,7 +92,7 @@ GIMLET_DEVICE_COLD void report_fault(WaitScope scope, WaitTarget target, DeviceF
     error->primitive = scope.primitive;
     error->fault = fault;
     error->rank = scope.rank;
-    error->peer = target.peer;
+    error->peer = mutate(Mutant::wait_names_nobody, target.peer, scope.rank);
     error->context = target.context;
     error->tag = static_cast<std::uint32_t>(scope.tag);
     error->token = token;
@@ -114,15 +115,17 @@ struct WaitClock {
 /// reference would put the scope into memory on the way that is not cold.
 GIMLET_DEVICE_COLD WaitClock check_deadline(WaitScope scope, WaitTarget target, std::uint64_t seen,
                                             WaitClock clock) {
-    if (step_poisoned(scope)) {
+    if (step_poisoned(scope) && !mutated(Mutant::wait_ignores_poison)) {
         clock.status = WaitStatus::aborted;
         return clock;
     }
     const std::uint64_t elapsed_ns = now_ns() - clock.start_ns;
-    if (scope.deadline_ns == 0 || elapsed_ns < scope.deadline_ns) return clock;
+    if (scope.deadline_ns == 0 || mutated(Mutant::wait_for_ever)) return clock;
+    if (elapsed_ns < scope.deadline_ns) return clock;
     if (++clock.expired < scope.patience) return clock;
-    report_fault(scope, target, DeviceFault::timed_out, seen, elapsed_ns);
-    poison_step(scope);
+    if (!mutated(Mutant::wait_says_nothing))
+        report_fault(scope, target, DeviceFault::timed_out, seen, elapsed_ns);
+    if (!mutated(Mutant::wait_fails_alone)) poison_step(scope);
     clock.status = WaitStatus::timed_out;
     return clock;
 }
@@ -163,6 +166,7 @@ GIMLET_DEVICE WaitStatus wait_until(const WaitScope& scope, const WaitTarget& ta
 /// After true: what any of the threads acquired is visible to all of them (block barrier).
 /// After false: nobody in the block publishes anything of this step any more.
 GIMLET_DEVICE bool block_ok(WaitStatus status) {
+    if (mutated(Mutant::wait_verdict_of_one)) return status == WaitStatus::ok;
     return block_all(status == WaitStatus::ok);
 }
 

@@ -79,7 +79,7 @@ struct RingCursor {
     GIMLET_DEVICE void advance(std::int32_t depth) {
         if (++slot < depth) return;
         slot = 0;
-        round ^= 1u;
+        round ^= mutate(Mutant::combine_round_stays, 1u, 0u);
     }
 };
 
@@ -90,7 +90,8 @@ GIMLET_DEVICE void fill_slot(const CombineRing& ring, RingCursor& cursor, const 
     if (lane_index() == 0) {
         // The first round finds the slots empty: a fresh mbarrier counts as having completed the
         // phase before.
-        mbarrier_wait(ring.empty + cursor.slot, cursor.round ^ 1u);
+        if (!mutated(Mutant::combine_slot_not_empty))
+            mbarrier_wait(ring.empty + cursor.slot, cursor.round ^ 1u);
         ring.tickets[cursor.slot] = ticket;
         if (bytes > 0) {
             mbarrier_arrive_expect_tx(ring.full + cursor.slot, bytes);
@@ -117,7 +118,8 @@ GIMLET_DEVICE void load_token(const CombineRing& ring, RingCursor& cursor, const
         for (std::uint32_t left = mask; left != 0; left &= left - 1) {
             const std::int32_t choice = __ffs(static_cast<int>(left)) - 1;
             const auto* row = reinterpret_cast<const std::byte*>(shuffle(lane.address, choice));
-            const RowTicket ticket{RowTicket::row, shuffle(lane.weight, choice),
+            const float weight = mutate(Mutant::combine_weight_dropped, lane.weight, 1.0f);
+            const RowTicket ticket{RowTicket::row, shuffle(weight, choice),
                                    (left & (left - 1)) == 0 ? 1u : 0u, 0};
             fill_slot(ring, cursor, ticket, row + offset, bytes);
         }
@@ -194,7 +196,8 @@ GIMLET_DEVICE bool sum_unit(const CombineContext<R>& ctx, const CombineRing& rin
     float acc[kCombineVectors][kElements] = {};
     GIMLET_ROLLED
     for (bool last = false; !last;) {
-        mbarrier_wait(ring.full + cursor.slot, cursor.round);
+        if (!mutated(Mutant::combine_slot_not_full))
+            mbarrier_wait(ring.full + cursor.slot, cursor.round);
         const RowTicket ticket = ring.tickets[cursor.slot];
         if (ticket.kind == RowTicket::stop) return false;
         last = ticket.last != 0;
@@ -217,7 +220,8 @@ GIMLET_DEVICE bool sum_unit(const CombineContext<R>& ctx, const CombineRing& rin
     for (std::int32_t i = 0; i < kCombineVectors; ++i) {
         const std::int32_t v = thread + i * stride;
         if (v >= vectors) continue;
-        if (bias != nullptr) Pack16<E>::accumulate(acc[i], load_stream(bias + v));
+        if (bias != nullptr && !mutated(Mutant::combine_bias_dropped))
+            Pack16<E>::accumulate(acc[i], load_stream(bias + v));
         store_stream(out + v, Pack16<E>::round(acc[i]));
     }
     return true;
@@ -342,14 +346,16 @@ GIMLET_DEVICE bool await_ready(const CombineContext<R>& ctx) {
         if (ctx.is_lsa(rank)) {
             status = wait_until(scope, WaitTarget{rank, -1, ctx.epoch}, [&](std::uint64_t& seen) {
                 seen = load_acquire<Scope::system>(ready + rank);
-                beyond = seen - ctx.epoch;
+                beyond = mutate(Mutant::combine_ready_not_awaited, seen - ctx.epoch, 0);
                 return static_cast<std::int64_t>(beyond) >= 0;
             });
         } else if (R == Reach::gin || on_rail(ctx.peers, rank)) {
             const std::int32_t signals = R == Reach::rail ? ctx.exchange.rail.channel_count : 1;
             status = shadow.wait_meet(scope, rank, ctx.contexts().notify_context(),
                                       ctx.signals().combine_ready(rank),
-                                      static_cast<std::uint64_t>(signals), beyond);
+                                      mutate(Mutant::combine_gin_ready_not_awaited,
+                                             static_cast<std::uint64_t>(signals), 0),
+                                      beyond);
         }
         if (status == WaitStatus::ok && beyond >= kRefusedMark / 2) {
             peer_refused(scope, rank);
@@ -366,9 +372,10 @@ GIMLET_DEVICE void finish(const CombineContext<R>& ctx) {
     block_sync();
     if (thread_index() == 0) {
         const auto last = static_cast<std::uint32_t>(block_count()) - 1u;
-        *ctx.verdict =
-            fetch_inc_wrap_acq_rel<Scope::gpu>(&ctx.epochs->combine_finished, last) == last ? 1u
-                                                                                            : 0u;
+        *ctx.verdict = fetch_inc_wrap_acq_rel<Scope::gpu>(&ctx.epochs->combine_finished, last) ==
+                               mutate(Mutant::combine_closes_early, last, last > 0 ? last - 1 : 0)
+                           ? 1u
+                           : 0u;
     }
     block_sync();
     if (*ctx.verdict == 0) return;
@@ -379,7 +386,9 @@ GIMLET_DEVICE void finish(const CombineContext<R>& ctx) {
         if (!failed) settle_chunks(ctx);
     }
     close_step<R>(ctx.peers, ctx.epochs, Tag::combine, ctx.epoch, block_any(ctx.poisoned()));
-    if (thread_index() == 0) store_relaxed<Scope::gpu>(&ctx.epochs->combine, ctx.epoch);
+    if (thread_index() == 0)
+        store_relaxed<Scope::gpu>(&ctx.epochs->combine,
+                                  ctx.epoch - mutate(Mutant::combine_epoch_stays, 0, 1));
 }
 
 template <ElementType E, Reach R>

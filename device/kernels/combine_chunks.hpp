@@ -5,6 +5,7 @@
 #include "device/core/bulk.hpp"
 #include "device/core/group.hpp"
 #include "device/core/memory.hpp"
+#include "device/core/mutation.hpp"
 #include "device/core/numeric.hpp"
 #include "device/core/peer.hpp"
 #include "device/core/wait.hpp"
@@ -44,7 +45,8 @@ struct CombineContext {
         epoch = epochs->combine + 1;
         excluded_ranks = epochs->excluded_count;
         failed = failed_before(epochs);
-        parity = static_cast<std::int32_t>(epoch % kBufferCount);
+        parity =
+            static_cast<std::int32_t>(mutate(Mutant::combine_one_buffer, epoch, 1) % kBufferCount);
     }
     GIMLET_DEVICE bool rank_major() const { return exchange.layout == Layout::rank_major; }
     GIMLET_DEVICE bool is_lsa(std::int32_t rank) const {
@@ -181,15 +183,22 @@ GIMLET_DEVICE void push_pair(const CombineContext<R>& ctx, std::int32_t home,
             const std::int32_t left = rows - first;
             const std::int32_t batch =
                 left < ctx.exchange.chunk_rows ? left : ctx.exchange.chunk_rows;
-            gin.put(world_team(ctx.peers), home, ctx.peers.window,
-                    ctx.exchange.regions.home_rows +
-                        static_cast<std::uint64_t>(at.row + first) * row_bytes,
-                    ctx.peers.window,
-                    ctx.exchange.regions.combine_rows[ctx.parity] +
-                        ctx.exchange.regions.rank_skew(ctx.peers.rank) +
-                        static_cast<std::uint64_t>(from + first) * row_bytes,
-                    static_cast<std::uint64_t>(batch) * row_bytes,
-                    ncclGin_StrongSignalInc{ctx.signals().combine_chunk(ctx.peers.rank)});
+            const auto push = [&](auto signal) {
+                gin.put(world_team(ctx.peers), home, ctx.peers.window,
+                        ctx.exchange.regions.home_rows +
+                            static_cast<std::uint64_t>(at.row + first) * row_bytes,
+                        ctx.peers.window,
+                        ctx.exchange.regions.combine_rows[ctx.parity] +
+                            ctx.exchange.regions.rank_skew(ctx.peers.rank) +
+                            static_cast<std::uint64_t>(from + first) * row_bytes,
+                        static_cast<std::uint64_t>(batch) * row_bytes, signal);
+            };
+            const std::uint32_t id = ctx.signals().combine_chunk(ctx.peers.rank);
+            if (mutated(Mutant::combine_chunk_weak)) {
+                push(ncclGin_WeakSignalInc{id});
+            } else {
+                push(ncclGin_StrongSignalInc{id});
+            }
         }
         at.row += rows;
         at.chunk += ctx.chunks_of(rows);
@@ -234,11 +243,13 @@ GIMLET_DEVICE bool await_chunks(const CombineContext<R>& ctx, std::int32_t rank,
     WaitStatus status = WaitStatus::ok;
     if (home.row >= 0) {
         const std::int32_t context = ctx.contexts().data_context(home.chunk);
-        const std::int32_t needed = chunks_on_context(ctx, rank, context, home.chunk + 1);
+        const std::int32_t needed = chunks_on_context(
+            ctx, rank, context, home.chunk + mutate(Mutant::combine_chunk_off_by_one, 1, 0));
         const SignalShadow shadow(ctx.peers);
-        status =
-            shadow.wait_meet(ctx.wait_scope(Primitive::combine_chunk), rank, context,
-                             ctx.signals().combine_chunk(rank), static_cast<std::uint64_t>(needed));
+        status = shadow.wait_meet(
+            ctx.wait_scope(Primitive::combine_chunk), rank, context,
+            ctx.signals().combine_chunk(rank),
+            static_cast<std::uint64_t>(mutate(Mutant::combine_chunk_not_awaited, needed, 0)));
     }
     return warp_ok(status);
 }
@@ -256,20 +267,22 @@ GIMLET_DEVICE void settle_chunks(const CombineContext<R>& ctx) {
         if (ctx.is_lsa(rank)) continue;
         const std::int32_t which = i % (contexts + 1);
         if (which == contexts) {
-            shadow.advance(ctx.contexts().notify_context(), ctx.signals().combine_ready(rank), 1);
+            shadow.advance(ctx.contexts().notify_context(), ctx.signals().combine_ready(rank),
+                           mutate(Mutant::combine_ready_shadow_stays, 1, 0));
             continue;
         }
         const std::int32_t context = ctx.contexts().data_context(which);
         const std::int32_t chunks =
             chunks_on_context(ctx, rank, context, ctx.first_chunk[rank + 1]);
-        shadow.advance(context, ctx.signals().combine_chunk(rank),
-                       static_cast<std::uint64_t>(chunks));
+        shadow.advance(
+            context, ctx.signals().combine_chunk(rank),
+            mutate(Mutant::combine_chunk_shadow_stays, static_cast<std::uint64_t>(chunks), 0));
     }
     GIMLET_ROLLED
     for (std::int32_t context = warp_index(); context < ctx.peers.gin_context_count;
          context += warp_count()) {
         const ncclGin gin = gin_context(ctx.peers, context);
-        gin.flush(ncclCoopWarp());
+        if (!mutated(Mutant::combine_no_flush)) gin.flush(ncclCoopWarp());
     }
 }
 

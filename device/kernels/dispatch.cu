@@ -71,7 +71,13 @@ GIMLET_DEVICE void announce_rows(const DispatchContext<R>& ctx) {
          i += block_threads()) {
         const std::int32_t peer = i / contexts;
         if (ctx.is_lsa(peer) || ctx.excluded(peer)) continue;
-        const ncclGin gin = gin_context(ctx.peers, ctx.contexts().data_context(i % contexts));
+        const std::int32_t which = mutate(Mutant::dispatch_arrival_one_context, i % contexts, 0);
+        const ncclGin gin = gin_context(ctx.peers, ctx.contexts().data_context(which));
+        if (mutated(Mutant::dispatch_arrival_weak)) {
+            gin.signal(world_team(ctx.peers), peer,
+                       ncclGin_WeakSignalInc{ctx.signals().dispatch_arrival(ctx.peers.rank)});
+            continue;
+        }
         gin.signal(world_team(ctx.peers), peer,
                    ncclGin_StrongSignalInc{ctx.signals().dispatch_arrival(ctx.peers.rank)});
     }
@@ -92,7 +98,8 @@ GIMLET_DEVICE bool await_rows(const DispatchContext<R>& ctx) {
         const WaitStatus status =
             wait_until(scope, WaitTarget{source, -1, ctx.epoch}, [&](std::uint64_t& seen) {
                 seen = load_acquire<Scope::system>(arrival + source);
-                return static_cast<std::int64_t>(seen - ctx.epoch) >= 0;
+                return static_cast<std::int64_t>(seen - ctx.epoch) >= 0 ||
+                       mutated(Mutant::dispatch_rows_not_awaited);
             });
         good = good && status == WaitStatus::ok;
     }
@@ -106,7 +113,8 @@ GIMLET_DEVICE bool await_rows(const DispatchContext<R>& ctx) {
         if (ctx.is_lsa(source) || ctx.excluded(source)) continue;
         const std::int32_t context = ctx.contexts().data_context(i % contexts);
         const WaitStatus status =
-            shadow.wait_meet(scope, source, context, ctx.signals().dispatch_arrival(source), 1);
+            shadow.wait_meet(scope, source, context, ctx.signals().dispatch_arrival(source),
+                             mutate(Mutant::dispatch_gin_rows_not_awaited, 1, 0));
         good = good && status == WaitStatus::ok;
     }
     return block_all(good);
@@ -126,17 +134,19 @@ GIMLET_DEVICE void settle_gin(const DispatchContext<R>& ctx) {
         if (ctx.is_lsa(source)) continue;
         const std::int32_t which = i % (contexts + 1);
         if (which == contexts) {
-            shadow.advance(ctx.contexts().notify_context(), ctx.signals().count_row(source), 1);
+            shadow.advance(ctx.contexts().notify_context(), ctx.signals().count_row(source),
+                           mutate(Mutant::dispatch_count_shadow_stays, 1, 0));
         } else {
             shadow.advance(ctx.contexts().data_context(which),
-                           ctx.signals().dispatch_arrival(source), 1);
+                           ctx.signals().dispatch_arrival(source),
+                           mutate(Mutant::dispatch_arrival_shadow_stays, 1, 0));
         }
     }
     GIMLET_ROLLED
     for (std::int32_t context = warp_index(); context < ctx.peers.gin_context_count;
          context += warp_count()) {
         const ncclGin gin = gin_context(ctx.peers, context);
-        gin.flush(ncclCoopWarp());
+        if (!mutated(Mutant::dispatch_no_flush)) gin.flush(ncclCoopWarp());
     }
 }
 
@@ -146,13 +156,14 @@ GIMLET_DEVICE void finish(const DispatchContext<R>& ctx) {
     block_sync();
     if (thread_index() == 0) {
         const auto last = static_cast<std::uint32_t>(block_count()) - 1u;
-        *ctx.verdict =
-            fetch_inc_wrap_acq_rel<Scope::gpu>(&ctx.epochs->dispatch_finished, last) == last ? 1u
-                                                                                             : 0u;
+        *ctx.verdict = fetch_inc_wrap_acq_rel<Scope::gpu>(&ctx.epochs->dispatch_finished, last) ==
+                               mutate(Mutant::dispatch_closes_early, last, last > 0 ? last - 1 : 0)
+                           ? 1u
+                           : 0u;
     }
     block_sync();
     if (*ctx.verdict == 0) return;
-    if (!block_any(ctx.poisoned())) {
+    if (!block_any(ctx.poisoned()) || mutated(Mutant::dispatch_ignores_refusal)) {
         announce_rows(ctx);
         if (thread_index() == 0) ctx.note(EventKind::rows_sent);
         if (await_rows(ctx)) {
@@ -165,7 +176,9 @@ GIMLET_DEVICE void finish(const DispatchContext<R>& ctx) {
         }
     }
     close_step<R>(ctx.peers, ctx.epochs, Tag::dispatch, ctx.epoch, block_any(ctx.poisoned()));
-    if (thread_index() == 0) store_relaxed<Scope::gpu>(&ctx.epochs->dispatch, ctx.epoch);
+    if (thread_index() == 0)
+        store_relaxed<Scope::gpu>(&ctx.epochs->dispatch,
+                                  ctx.epoch - mutate(Mutant::dispatch_epoch_stays, 0, 1));
 }
 
 template <Reach R>

@@ -5,6 +5,7 @@
 #include "device/core/bulk.hpp"
 #include "device/core/group.hpp"
 #include "device/core/memory.hpp"
+#include "device/core/mutation.hpp"
 #include "device/core/peer.hpp"
 #include "device/core/wait.hpp"
 #include "device/kernels/dispatch_shared.hpp"
@@ -25,6 +26,8 @@ GIMLET_DEVICE std::uint64_t tagged(std::uint64_t epoch, std::uint32_t value) {
     return epoch << 32 | value;
 }
 GIMLET_DEVICE bool has_tag(std::uint64_t word, std::uint64_t epoch) {
+    if (mutated(Mutant::count_tag_ignored)) return true;
+    if (mutated(Mutant::count_tag_one_bit)) return (word >> 32 & 1u) == (epoch & 1u);
     return static_cast<std::uint32_t>(word >> 32) == static_cast<std::uint32_t>(epoch);
 }
 
@@ -95,7 +98,8 @@ struct DispatchContext {
         epoch = epochs->dispatch + 1;
         excluded_ranks = epochs->excluded_count;
         failed = failed_before(epochs);
-        parity = static_cast<std::int32_t>(epoch % kBufferCount);
+        parity =
+            static_cast<std::int32_t>(mutate(Mutant::dispatch_one_buffer, epoch, 1) % kBufferCount);
         tokens_per_block = k.tokens_per_block;
         tokens_per_warp = k.tokens_per_warp;
         group_bits = k.group_bits;

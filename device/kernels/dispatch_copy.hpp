@@ -26,7 +26,8 @@ GIMLET_DEVICE void count_send_row(const DispatchContext<R>& ctx, std::int32_t ke
     auto* counters =
         reinterpret_cast<std::uint32_t*>(ctx.peers.local + ctx.peers.layout.send_chunks);
     std::uint32_t* counter = counters + ctx.key_chunk[key] + chunk;
-    const auto full = static_cast<std::uint32_t>(rows * kWritersPerRow);
+    const auto full = static_cast<std::uint32_t>(
+        rows * mutate(Mutant::copy_chunk_after_one_writer, kWritersPerRow, 1));
     if (fetch_inc_wrap_acq_rel<Scope::gpu>(counter, full - 1) != full - 1) return;
 
     const std::int32_t peer = ctx.rank_of_key(key);
@@ -40,11 +41,14 @@ GIMLET_DEVICE void count_send_row(const DispatchContext<R>& ctx, std::int32_t ke
     const std::uint64_t skew = regions.rank_skew(peer);
     batch.put(regions.recv_rows[ctx.parity] + skew + to * token.row_bytes,
               regions.send_rows + from * token.row_bytes,
-              static_cast<std::uint64_t>(rows) * token.row_bytes);
-    batch.put(regions.recv_meta[ctx.parity] + skew + to * token.record_bytes(),
-              regions.send_meta + from * token.record_bytes(),
-              static_cast<std::uint64_t>(rows) * token.record_bytes());
-    batch.close();
+              static_cast<std::uint64_t>(
+                  mutate(Mutant::copy_chunk_always_full, rows, ctx.exchange.chunk_rows)) *
+                  token.row_bytes);
+    if (!mutated(Mutant::copy_records_not_put))
+        batch.put(regions.recv_meta[ctx.parity] + skew + to * token.record_bytes(),
+                  regions.send_meta + from * token.record_bytes(),
+                  static_cast<std::uint64_t>(rows) * token.record_bytes());
+    if (!mutated(Mutant::copy_batch_not_closed)) batch.close();
 }
 
 /// One lane's share of a token: where its row and record go.
@@ -206,8 +210,9 @@ GIMLET_DEVICE void copy_rows(const DispatchContext<R>& ctx) {
             if (unit + units.pieces < units.count)
                 next = lane_target(ctx, units.token(unit + units.pieces));
         }
-        mbarrier_wait(ring.barriers + unit % ring.depth,
-                      static_cast<std::uint32_t>(unit / ring.depth) & 1u);
+        const std::int32_t lap = mutate(Mutant::copy_parity_stays, unit / ring.depth, 0);
+        if (!mutated(Mutant::copy_load_not_awaited))
+            mbarrier_wait(ring.barriers + unit % ring.depth, static_cast<std::uint32_t>(lap) & 1u);
         if (target.active) {
             const std::uint64_t region =
                 target.key < 0 ? regions.recv_rows[ctx.parity] : regions.send_rows;
@@ -225,12 +230,15 @@ GIMLET_DEVICE void copy_rows(const DispatchContext<R>& ctx) {
                 count_send_row(ctx, previous.key, previous.index);
             }
         } else {
-            bulk_wait_read<1>();
+            if (!mutated(Mutant::copy_stores_not_read)) bulk_wait_read<1>();
         }
         warp_sync();
-        if (unit > 0) load_unit(ctx, units, ring, unit - 1 + ring.depth);
+        if (unit > 0)
+            load_unit(ctx, units, ring,
+                      unit + ring.depth - mutate(Mutant::copy_slot_reused_early, 1, 0));
     }
-    bulk_wait<0>();
+    if (mutated(Mutant::copy_stores_not_complete)) bulk_wait_read<0>();
+    if (!mutated(Mutant::copy_stores_not_complete)) bulk_wait<0>();
     fence_proxy_async();
     if (gin_peers && target.active && target.key >= 0)
         count_send_row(ctx, target.key, target.index);
@@ -309,6 +317,7 @@ GIMLET_DEVICE void write_records(const DispatchContext<R>& ctx, std::int32_t fir
 template <Reach R>
 GIMLET_DEVICE void fill_gaps(const DispatchContext<R>& ctx) {
     if (ctx.rank_major() || ctx.exchange.expert_alignment <= 1) return;
+    if (mutated(Mutant::copy_gaps_not_filled)) return;
     const TokenLayout& layout = ctx.exchange.token_layout;
     const std::int32_t first = ctx.experts.first(ctx.peers.rank);
     std::int64_t start = 0;

@@ -66,7 +66,9 @@ GIMLET_DEVICE TokenBatch load_choices(const DispatchContext<R>& ctx, const Token
         const bool mine = token < end && groups.choice < ctx.exchange.topk;
         const std::int64_t raw = mine ? ctx.raw_expert(token, groups.choice) : -1;
         const bool odd = raw < -1 || raw >= ctx.experts.expert_count;
-        batch.expert[i] = odd ? -2 : ctx.is_dropped(raw) ? -1 : static_cast<std::int32_t>(raw);
+        batch.expert[i] = odd                    ? mutate(Mutant::count_range_accepted, -2, -1)
+                          : ctx.is_dropped(raw) ? -1
+                                                : static_cast<std::int32_t>(raw);
     }
     return batch;
 }
@@ -106,7 +108,8 @@ GIMLET_DEVICE bool check_choices(const DispatchContext<R>& ctx, const TokenGroup
     const std::int32_t mark =
         expert >= 0 ? groups.group * ctx.experts.expert_count + expert : expert;
     const std::uint32_t same = __match_any_sync(0xffffffffu, mark);
-    const bool duplicate = expert >= 0 && (same & (same - 1)) != 0;
+    const bool duplicate =
+        expert >= 0 && (same & (same - 1)) != 0 && !mutated(Mutant::count_duplicate_accepted);
     if (!warp_any(duplicate || expert < -1)) return false;
     if (duplicate || expert < -1) {
         refuse_choice(ctx.wait_scope(Primitive::none), ctx.raw_expert(token, groups.choice),
@@ -274,7 +277,7 @@ GIMLET_DEVICE void start_ordinals(const DispatchContext<R>& ctx, std::int32_t ke
         std::int32_t& cell = ctx.warp_keys[warp * keys + key];
         const std::int32_t here = cell;
         cell = running;
-        running += here;
+        running += mutate(Mutant::count_warps_not_summed, here, 0);
     }
 }
 
@@ -352,8 +355,9 @@ GIMLET_DEVICE bool sum_counts(const DispatchContext<R>& ctx) {
         } else if (task < tasks) {
             word = first_key_word + task - sends;
         }
+        const std::int32_t lower = mutate(Mutant::count_blocks_not_summed, block_index(), 0);
         BlockSum sum{0, WaitStatus::ok, false};
-        if (word >= 0) sum = sum_over_blocks(ctx, word, send ? block_count() : block_index());
+        if (word >= 0) sum = sum_over_blocks(ctx, word, send ? block_count() : lower);
         const std::int32_t value = reduce_share(sum.value);
         const bool refused = group_any(sum.refused || sum.status != WaitStatus::ok);
         good = good && !refused;
@@ -361,7 +365,9 @@ GIMLET_DEVICE bool sum_counts(const DispatchContext<R>& ctx) {
         if (send) {
             store_relaxed<Scope::system>(
                 count_row_out(ctx, peer) + index,
-                tagged(ctx.epoch, static_cast<std::uint32_t>(value) | (refused ? kRefused : 0u)));
+                tagged(ctx.epoch,
+                       static_cast<std::uint32_t>(value) |
+                           (refused && !mutated(Mutant::count_refusal_unsaid) ? kRefused : 0u)));
         } else {
             start_ordinals(ctx, task - sends, value);
         }
@@ -397,7 +403,8 @@ template <Reach R>
 GIMLET_DEVICE void put_count_rows(const DispatchContext<R>& ctx) {
     const bool fresh = ctx.args.mode == RoutingMode::fresh;
     const std::uint64_t bytes =
-        static_cast<std::uint64_t>(fresh ? ctx.peers.shape.count_row_words() : 2) * 8u;
+        static_cast<std::uint64_t>(fresh ? ctx.peers.shape.count_row_words() : 2) * 8u -
+        mutate(Mutant::count_row_short, 0, fresh ? 16 : 0);
     const ncclGin gin = gin_context(ctx.peers, ctx.contexts().notify_context());
     GIMLET_ROLLED
     for (std::int32_t i = thread_index(); i < served_count(ctx); i += block_threads()) {
@@ -436,7 +443,8 @@ GIMLET_DEVICE void take_count(const DispatchContext<R>& ctx, std::int32_t source
     if (is_rank == ctx.rank_major()) {
         const std::int32_t key = is_rank ? entry : entry - ranks;
         atomicAdd(ctx.key_total + key, rows);
-        if (source < me) atomicAdd(ctx.key_base + key, rows);
+        if (source < me + mutate(Mutant::count_base_off_by_one, 0, 1))
+            atomicAdd(ctx.key_base + key, rows);
         if (source == me) ctx.key_count[key] = rows;
     }
     if (is_rank) {
@@ -489,7 +497,7 @@ GIMLET_DEVICE bool receive_count_word(const DispatchContext<R>& ctx, std::int32_
     const auto low = static_cast<std::uint32_t>(value);
     const bool counts = index > 0;
     const StepHeader own = step_header(ctx);
-    const bool refused = (low & kRefused) != 0;
+    const bool refused = (low & kRefused) != 0 && !mutated(Mutant::count_refusal_ignored);
     if (refused || (!counts && static_cast<StepHeader>(low) != own)) {
         report_fault(scope, WaitTarget{source, -1, static_cast<std::uint64_t>(own)},
                      refused ? DeviceFault::peer_refused : DeviceFault::mode_mismatch, low, 0);
@@ -511,9 +519,10 @@ GIMLET_DEVICE bool receive_gin_rows(const DispatchContext<R>& ctx) {
     for (std::int32_t source = thread_index(); source < ctx.peers.rank_count;
          source += block_threads()) {
         if (ctx.is_lsa(source) || ctx.excluded(source)) continue;
-        good = good && shadow.wait_meet(ctx.wait_scope(Primitive::count_exchange), source,
-                                        ctx.contexts().notify_context(),
-                                        ctx.signals().count_row(source), 1) == WaitStatus::ok;
+        good = good &&
+               shadow.wait_meet(ctx.wait_scope(Primitive::count_exchange), source,
+                                ctx.contexts().notify_context(), ctx.signals().count_row(source),
+                                mutate(Mutant::count_row_not_awaited, 1, 0)) == WaitStatus::ok;
     }
     return block_all(good);
 }

@@ -23,7 +23,7 @@ GIMLET_DEVICE void fill_peer_bases(const DispatchContext<R>& ctx) {
 /// and stops alike.
 template <Reach R>
 GIMLET_DEVICE bool fits(const DispatchContext<R>& ctx, std::int32_t rank, std::int64_t rows) {
-    if (rows <= ctx.exchange.row_capacity) return true;
+    if (rows <= ctx.exchange.row_capacity || mutated(Mutant::slot_capacity_ignored)) return true;
     report_fault(ctx.wait_scope(Primitive::count_exchange),
                  WaitTarget{rank, -1, static_cast<std::uint64_t>(ctx.exchange.row_capacity)},
                  DeviceFault::capacity_exceeded, static_cast<std::uint64_t>(rows), 0);
@@ -36,7 +36,8 @@ GIMLET_DEVICE bool fits(const DispatchContext<R>& ctx, std::int32_t rank, std::i
 template <Reach R>
 GIMLET_DEVICE bool add_block_starts(const DispatchContext<R>& ctx) {
     bool good = true;
-    const auto alignment = static_cast<std::uint32_t>(ctx.exchange.expert_alignment);
+    const auto alignment = mutate(Mutant::slot_alignment_ignored,
+                                  static_cast<std::uint32_t>(ctx.exchange.expert_alignment), 1);
     GIMLET_ROLLED
     for (std::int32_t rank = thread_index(); rank < ctx.peers.rank_count; rank += block_threads()) {
         std::int64_t start = 0;
@@ -79,7 +80,7 @@ GIMLET_DEVICE void place_send_ranges(const DispatchContext<R>& ctx) {
         const std::int32_t row_sum = warp_running_sum(rows);
         const std::int32_t chunk_sum = warp_running_sum(chunks);
         if (key < keys) {
-            ctx.key_send[key] = send + row_sum - rows;
+            ctx.key_send[key] = send + mutate(Mutant::slot_send_ranges_overlap, row_sum - rows, 0);
             ctx.key_chunk[key] = chunk + chunk_sum - chunks;
         }
         send += __shfl_sync(0xffffffffu, row_sum, kWarpSize - 1);
@@ -120,7 +121,8 @@ GIMLET_DEVICE void assign_step(const DispatchContext<R>& ctx, const TokenGroups&
     warp_sync();
     if (choice.key >= 0) {
         const std::int32_t ordinal = start + peers.before;
-        if (peers.leads()) ordinals[choice.key] = start + peers.count;
+        if (peers.leads())
+            ordinals[choice.key] = start + mutate(Mutant::slot_ordinal_stays, peers.count, 0);
         ref = SlotRef{choice.rank, ctx.key_base[choice.key] + ordinal};
         if (R == Reach::gin && ctx.peer_base[choice.rank] == 0) {
             home = HomeRef{ctx.key_send[choice.key] + ordinal,

@@ -5,6 +5,7 @@
 
 #include "device/core/group.hpp"
 #include "device/core/memory.hpp"
+#include "device/core/mutation.hpp"
 #include "device/core/peer.hpp"
 #include "device/core/wait.hpp"
 
@@ -30,7 +31,7 @@ namespace gimlet::device {
 /// itself.
 /// Result: the same in all threads of the block.
 GIMLET_DEVICE bool block_barrier(const PeerHandles& peers, const WaitScope& outer_scope) {
-    block_sync();
+    if (!mutated(Mutant::block_no_sync_before)) block_sync();
     const std::int32_t team_size = peers.lsa_size;
     if (team_size == 1) return true;
 
@@ -41,8 +42,11 @@ GIMLET_DEVICE bool block_barrier(const PeerHandles& peers, const WaitScope& oute
     for (std::int32_t i = thread_index(); i < team_size; i += block_threads()) {
         const std::int32_t peer = lsa_member(peers, i);
         if (peer == peers.rank || is_excluded(peers, peer)) continue;
-        add_relaxed<Scope::system>(local_word<std::int32_t>(peers, base, peer), 1);
-        add_release<Scope::system>(peer_word<std::int32_t>(peers, peer, base, peers.rank), -1);
+        add_relaxed<Scope::system>(local_word<std::int32_t>(peers, base, peer),
+                                   mutate(Mutant::block_one_sided, 1, 0));
+        const std::int32_t at = mutate(Mutant::block_wrong_word, peers.rank, peer);
+        add_release<Scope::system>(peer_word<std::int32_t>(peers, peer, base, at),
+                                   mutate(Mutant::block_arrives_twice, -1, -2));
     }
     WaitStatus status = WaitStatus::ok;
     for (std::int32_t i = thread_index(); i < team_size; i += block_threads()) {
@@ -52,7 +56,8 @@ GIMLET_DEVICE bool block_barrier(const PeerHandles& peers, const WaitScope& oute
         status = wait_until(scope, WaitTarget{peer, -1, 0}, [&](std::uint64_t& seen) {
             const std::int32_t value = load_acquire<Scope::system>(word);
             seen = static_cast<std::uint32_t>(value);
-            return value <= 0;
+            return value <= mutate(Mutant::block_one_behind, 0, 1) ||
+                   mutated(Mutant::block_no_wait);
         });
     }
     return block_ok(status);

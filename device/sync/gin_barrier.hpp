@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "device/core/group.hpp"
+#include "device/core/mutation.hpp"
 #include "device/core/peer.hpp"
 #include "device/core/wait.hpp"
 #include "device/sync/signal_shadow.hpp"
@@ -54,11 +55,17 @@ GIMLET_DEVICE std::int32_t gin_team_peer(const PeerHandles& peers, GinTeam team,
 GIMLET_DEVICE void gin_barrier_signal(const PeerHandles& peers, GinTeam team,
                                       GinContexts contexts) {
     const std::int32_t peer_count = gin_team_peer_count(peers, team);
-    const std::uint32_t signal = SignalMap{peers.rank_count}.barrier(peers.rank);
+    const std::uint32_t signal = SignalMap{peers.rank_count}.barrier(
+        mutate(Mutant::gin_wrong_signal, peers.rank, peers.rank_count - 1 - peers.rank));
     for (std::int32_t i = thread_index(); i < peer_count * contexts.count; i += block_threads()) {
+        const std::int32_t context = mutate(Mutant::gin_signals_on_one_context, i / peer_count, 0);
+        const ncclGin gin = gin_context(peers, contexts.first + context);
         const std::int32_t peer = gin_team_peer(peers, team, i % peer_count);
         if (is_excluded(peers, peer)) continue;
-        const ncclGin gin = gin_context(peers, contexts.first + i / peer_count);
+        if (mutated(Mutant::gin_weak_signal)) {
+            gin.signal(world_team(peers), peer, ncclGin_WeakSignalAdd{signal, 1});
+            continue;
+        }
         gin.signal(world_team(peers), peer, ncclGin_StrongSignalAdd{signal, 1});
     }
 }
@@ -69,14 +76,19 @@ GIMLET_DEVICE WaitStatus gin_barrier_wait(const PeerHandles& peers, GinTeam team
     const std::int32_t peer_count = gin_team_peer_count(peers, team);
     const WaitScope scope = for_primitive(outer_scope, Primitive::gin_barrier);
     const SignalShadow shadow(peers);
+    const std::int32_t waits =
+        peer_count * mutate(Mutant::gin_waits_on_one_context, contexts.count, 1);
     WaitStatus status = WaitStatus::ok;
-    for (std::int32_t i = thread_index(); i < peer_count * contexts.count; i += block_threads()) {
+    for (std::int32_t i = thread_index(); i < waits; i += block_threads()) {
         const std::int32_t context = contexts.first + i / peer_count;
         const std::int32_t peer = gin_team_peer(peers, team, i % peer_count);
         if (is_excluded(peers, peer)) continue;
         const std::uint32_t signal = SignalMap{peers.rank_count}.barrier(peer);
-        if (status == WaitStatus::ok) status = shadow.wait_meet(scope, peer, context, signal, 1);
-        shadow.advance(context, signal, 1);
+        const std::uint64_t awaited = mutate(Mutant::gin_no_wait, 1, 0);
+        if (status == WaitStatus::ok) {
+            status = shadow.wait_meet(scope, peer, context, signal, awaited);
+        }
+        shadow.advance(context, signal, mutate(Mutant::gin_shadow_stays, 1, 0));
     }
     return status;
 }
@@ -106,8 +118,10 @@ GIMLET_DEVICE WaitStatus gin_barrier_wait(const PeerHandles& peers, GinTeam team
 /// Result: the same in all threads of the block.
 GIMLET_DEVICE bool gin_barrier(const PeerHandles& peers, GinTeam team, GinContexts contexts,
                                const WaitScope& scope) {
-    block_sync();
+    if (!mutated(Mutant::gin_no_sync_before)) block_sync();
     gin_barrier_signal(peers, team, contexts);
+    if (mutated(Mutant::gin_no_sync_after))
+        return gin_barrier_wait(peers, team, contexts, scope) == WaitStatus::ok;
     return block_ok(gin_barrier_wait(peers, team, contexts, scope));
 }
 

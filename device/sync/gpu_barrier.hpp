@@ -6,6 +6,7 @@
 #include "device/core/bulk.hpp"
 #include "device/core/group.hpp"
 #include "device/core/memory.hpp"
+#include "device/core/mutation.hpp"
 #include "device/core/peer.hpp"
 #include "device/core/wait.hpp"
 #include "device/sync/gin_barrier.hpp"
@@ -45,9 +46,12 @@ GIMLET_DEVICE bool meet_peers(const PeerHandles& peers, const GpuBarrierOptions&
                               const WaitScope& scope) {
     const bool scale_up = options.teams != BarrierTeams::rail;
     const GinTeam gin_team =
-        options.teams == BarrierTeams::world ? GinTeam::world_minus_lsa : GinTeam::rail;
-    const GinContexts contexts =
-        options.contexts.count < 0 ? GinContexts::all(peers) : options.contexts;
+        options.teams == BarrierTeams::world && !mutated(Mutant::gpu_wrong_gin_team)
+            ? GinTeam::world_minus_lsa
+            : GinTeam::rail;
+    const GinContexts contexts = mutated(Mutant::gpu_first_context_only) ? GinContexts::only(0)
+                                 : options.contexts.count < 0            ? GinContexts::all(peers)
+                                                                         : options.contexts;
     const bool over_gin = options.teams != BarrierTeams::scale_up && contexts.count > 0 &&
                           gin_team_peer_count(peers, gin_team) > 0;
 
@@ -92,20 +96,24 @@ GIMLET_DEVICE bool meet_peers(const PeerHandles& peers, const GpuBarrierOptions&
 /// unless that sync itself times out.
 GIMLET_DEVICE bool gpu_barrier(const PeerHandles& peers, const GpuBarrierOptions& options,
                                const WaitScope& scope) {
-    if (options.flush_bulk_stores == FlushBulkStores::yes) {
+    if (options.flush_bulk_stores == FlushBulkStores::yes && !mutated(Mutant::gpu_no_bulk_flush)) {
         bulk_commit();
-        bulk_wait<0>();
+        if (mutated(Mutant::gpu_flush_reads_only)) bulk_wait_read<0>();
+        if (!mutated(Mutant::gpu_flush_reads_only)) bulk_wait<0>();
         fence_proxy_async();
     }
     std::uint32_t* const grid_word = local_word<std::uint32_t>(peers, peers.layout.grid_barrier);
     // A block of this grid that does not arrive may still be writing: nobody is told that this rank
     // is ready. Nor does a block arrive twice, which could stand in for the missing one.
-    if (options.grid_sync_at_start == GridSync::yes && !grid_barrier(grid_word, scope))
+    if (options.grid_sync_at_start == GridSync::yes && !mutated(Mutant::gpu_no_start_sync) &&
+        !grid_barrier(grid_word, scope))
         return false;
     bool ok = detail::meet_peers(peers, options, scope);
     // Even a block that has failed arrives: the others find the step poisoned, and the word stays
     // whole.
-    if (options.grid_sync_at_end == GridSync::yes) ok = grid_barrier(grid_word, scope) && ok;
+    if (!ok && mutated(Mutant::gpu_failed_block_stays_away)) return false;
+    if (options.grid_sync_at_end == GridSync::yes && !mutated(Mutant::gpu_no_end_sync))
+        ok = grid_barrier(grid_word, scope) && ok;
     return ok;
 }
 

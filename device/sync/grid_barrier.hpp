@@ -5,6 +5,7 @@
 
 #include "device/core/group.hpp"
 #include "device/core/memory.hpp"
+#include "device/core/mutation.hpp"
 #include "device/core/wait.hpp"
 
 namespace gimlet::device {
@@ -41,20 +42,24 @@ GIMLET_DEVICE bool grid_barrier(std::uint32_t* word, const WaitScope& outer_scop
     scope.patience *= 2;
     const std::uint32_t others = static_cast<std::uint32_t>(block_count()) - 1u;
 
-    block_sync();
+    if (!mutated(Mutant::grid_no_sync_before)) block_sync();
     WaitStatus status = WaitStatus::ok;
     if (thread_index() == 0) {
-        const std::uint32_t step = block_index() == 0 ? kFlip - others : 1u;
+        const std::uint32_t step =
+            block_index() == 0 ? kFlip - mutate(Mutant::grid_one_short, others, others - 1) : 1u;
         const std::uint32_t before = fetch_add_release<Scope::gpu>(word, step);
-        const std::uint32_t target = (before & kFlip) ^ kFlip;
+        const std::uint32_t target = (before & kFlip) ^ mutate(Mutant::grid_old_flip, kFlip, 0u);
         status = wait_until(scope, WaitTarget{-1, -1, target}, [&](std::uint64_t& seen) {
             const std::uint32_t value = load_acquire<Scope::gpu>(word);
             seen = value;
-            return (value & kFlip) == target;
+            return (value & kFlip) == target || mutated(Mutant::grid_no_wait);
         });
         // A block that failed before it arrived has poisoned the step first.
-        if (status == WaitStatus::ok && step_poisoned(scope)) status = WaitStatus::aborted;
+        if (status == WaitStatus::ok && step_poisoned(scope) &&
+            !mutated(Mutant::grid_ignores_poison))
+            status = WaitStatus::aborted;
     }
+    if (mutated(Mutant::grid_no_sync_after)) return status == WaitStatus::ok;
     return block_ok(status);
 }
 

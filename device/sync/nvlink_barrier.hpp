@@ -5,6 +5,7 @@
 
 #include "device/core/group.hpp"
 #include "device/core/memory.hpp"
+#include "device/core/mutation.hpp"
 #include "device/core/peer.hpp"
 #include "device/core/wait.hpp"
 
@@ -40,9 +41,11 @@ GIMLET_DEVICE bool nvlink_barrier(const PeerHandles& peers, const WaitScope& out
         return true;
     }
     const std::uint64_t flags = peers.layout.nvlink_flags;
+    const std::int32_t told = mutate(Mutant::nvlink_last_peer_left_out, team_size, team_size - 1);
     const auto flag_of_mine_at = [&](std::int32_t i) {
+        const std::int32_t mine = mutate(Mutant::nvlink_wrong_flag, peers.lsa_rank, i);
         return i < team_size ? peer_word<std::uint32_t>(peers, lsa_member(peers, i), flags,
-                                                        static_cast<std::uint64_t>(peers.lsa_rank))
+                                                        static_cast<std::uint64_t>(mine))
                              : nullptr;
     };
     // The counter is on its way while the arrivals go out, which do not depend on it; and everybody
@@ -54,14 +57,15 @@ GIMLET_DEVICE bool nvlink_barrier(const PeerHandles& peers, const WaitScope& out
         return i != peers.lsa_rank && !is_excluded(peers, excluded, lsa_member(peers, i));
     };
     std::uint32_t* flag_of_mine = flag_of_mine_at(thread_index());
-    block_sync();
+    if (!mutated(Mutant::nvlink_no_sync_before)) block_sync();
     // All arrivals go out before any wait, or a block smaller than the team would wait for a rank
     // that waits for it.
-    for (std::int32_t i = thread_index(); i < team_size; i += block_threads()) {
-        if (meets(i)) add_release<Scope::system>(flag_of_mine, 1u);
+    for (std::int32_t i = thread_index(); i < told; i += block_threads()) {
+        if (meets(i))
+            add_release<Scope::system>(flag_of_mine, mutate(Mutant::nvlink_arrives_twice, 1u, 2u));
         flag_of_mine = flag_of_mine_at(i + block_threads());
     }
-    if (thread_index() == 0) *counter = last + 1;
+    if (thread_index() == 0) *counter = last + mutate(Mutant::nvlink_counter_stays, 1, 0);
 
     const std::uint32_t number = static_cast<std::uint32_t>(last) + 1;
     const WaitScope scope = for_primitive(outer_scope, Primitive::nvlink_barrier);
@@ -74,9 +78,13 @@ GIMLET_DEVICE bool nvlink_barrier(const PeerHandles& peers, const WaitScope& out
         status = wait_until(scope, target, [&](std::uint64_t& seen) {
             const std::uint32_t value = load_acquire<Scope::system>(flag);
             seen = value;
-            return static_cast<std::int32_t>(value - number) >= 0;
+            if (mutated(Mutant::nvlink_compare_not_rolling)) return value >= number;
+            if (mutated(Mutant::nvlink_no_wait)) return true;
+            return static_cast<std::int32_t>(value - number) >=
+                   mutate(Mutant::nvlink_one_behind, 0, -1);
         });
     }
+    if (mutated(Mutant::nvlink_no_sync_after)) return status == WaitStatus::ok;
     return block_ok(status);
 }
 

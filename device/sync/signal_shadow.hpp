@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "device/core/mutation.hpp"
 #include "device/core/peer.hpp"
 #include "device/core/wait.hpp"
 
@@ -53,10 +54,12 @@ class SignalShadow {
                                        std::uint32_t signal, std::uint64_t delta,
                                        std::uint64_t& beyond) const {
         const ncclGin gin = gin_context(peers_, context);
-        const std::uint64_t target = expected(context, signal) + delta;
+        const std::uint64_t all = mutate(Mutant::shadow_one_low, delta, delta - 1);
+        const std::uint64_t target = expected(context, signal) + all;
         return wait_until(scope, WaitTarget{peer, context, target}, [&](std::uint64_t& seen) {
             seen = gin.readSignal(signal, 64, cuda::memory_order_acquire);
             beyond = seen - target;
+            if (mutated(Mutant::shadow_compare_not_rolling)) return seen >= target;
             return static_cast<std::int64_t>(beyond) >= 0;
         });
     }
@@ -83,7 +86,7 @@ class SignalShadow {
                 return static_cast<std::int64_t>(seen - (before + least)) >= 0;
             });
         taken = status == WaitStatus::ok ? last - before : 0;
-        *own = before + taken;
+        *own = before + mutate(Mutant::follow_forgets, taken, 0);
         return status;
     }
 

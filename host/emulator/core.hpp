@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -212,6 +213,15 @@ class EngineCore {
     bool any_worker_busy() const;
     void add_host(int rank, std::function<void()> program);
     bool rank_stopped() const { return stopped_rank_ >= 0; }
+    int stopped_rank() const { return stopped_rank_; }
+    bool faults_armed() const { return !options.faults.wait_until_armed || armed_; }
+    void arm_faults() {
+        armed_ = true;
+        armed_at_step_ = steps_;
+    }
+    void event(TraceEvent::Kind kind, int rank, int track, std::string text) {
+        options.tracer->event({kind, rank, track, now_ns(), steps_, std::move(text)});
+    }
     unsigned hosts_running() const { return hosts_running_; }
     /// Ends every fiber: host programs by an exception, then threads likewise.
     void end_fibers();
@@ -308,6 +318,8 @@ class EngineCore {
     bool release_unwinding_hosts();
     void unwind(Task* task);
     bool allowed_to_run(const Task* task) const;
+    bool is_slow(const Task* task) const;
+    Task* pick_any();
     [[noreturn]] void exit_fiber(Task* task);
 
     void thread_finished(DeviceTask& task);
@@ -324,10 +336,13 @@ class EngineCore {
     std::vector<Task*> finished_;
     std::vector<Kernel*> starting_;  // kernels with blocks that wait for an SM
     int stopped_rank_ = -1;
+    bool armed_ = false;
+    uint64_t armed_at_step_ = 0;
     std::deque<HostTask> hosts_;
     unsigned hosts_running_ = 0;
     std::vector<HostTask*> host_waits_;
     std::vector<Device> devices_;
+    std::set<std::string> kernel_names_;
     Cta* loaded_cta_ = nullptr;  ///< whose blockIdx and static shared variables are in place
 
     uint64_t steps_ = 0;

@@ -22,6 +22,7 @@ constexpr int kSliceMax = 64;  // fiber switches between two turns of the hub
 constexpr int kRunToBlockPolls =
     24;  // polls of one fiber before run_to_block takes it for a spinning one
 constexpr unsigned kYieldsAfterEnd = 100000;
+constexpr int kSlowPicks = 16;  // choices that may fall on slow threads before one of them runs
 constexpr uint64_t kQuietNsMax = 1ull
                                  << 44;  // about five hours: longer than any deadline worth testing
 constexpr unsigned kExactJumps = 16;
@@ -140,6 +141,18 @@ const SimOptions& Engine::options() const {
     return core_.options;
 }
 
+void Engine::event(TraceEvent::Kind kind, int rank, int track, std::string text) {
+    core_.event(kind, rank, track, std::move(text));
+}
+
+bool Engine::faults_armed() const {
+    return core_.faults_armed();
+}
+
+int Engine::stopped_rank() const {
+    return core_.stopped_rank();
+}
+
 const ThreadPlace* current_place() {
     if (thread_core == nullptr || !thread_core->in_fiber()) return nullptr;
     Task* task = thread_core->current();
@@ -248,7 +261,28 @@ uint64_t EngineCore::priority_of(const Task* task) const {
     return x ^ (x >> 29);
 }
 
+bool EngineCore::is_slow(const Task* task) const {
+    const FaultPlan& faults = options.faults;
+    if (task->kind == FiberKind::host) {
+        return faults.slow_block < 0 &&
+               static_cast<const HostTask*>(task)->host.rank == faults.slow_rank;
+    }
+    const ThreadPlace& place = static_cast<const DeviceTask*>(task)->place;
+    return place.device == faults.slow_rank &&
+           (faults.slow_block < 0 || place.block == static_cast<unsigned>(faults.slow_block));
+}
+
 Task* EngineCore::pick() {
+    Task* chosen = pick_any();
+    if (options.faults.slow_rank < 0) return chosen;
+    for (int i = 0; i < kSlowPicks && is_slow(chosen); ++i) {
+        if (rng.below(options.faults.slow_factor) == 0) break;
+        chosen = pick_any();
+    }
+    return chosen;
+}
+
+Task* EngineCore::pick_any() {
     const size_t count = run_.size();
     Task* chosen = run_[rng.below(count)];
     if (options.schedule != Schedule::priority) return chosen;
@@ -446,7 +480,7 @@ void EngineCore::add_host(int rank, std::function<void()> program) {
     ++hosts_running_;
     fiber_create(&host, StackClass::host, FiberMain::host, "host program");
     happens_before(this);
-    if (rank == options.faults.late_rank) {
+    if (rank == options.faults.late_rank && !options.faults.wait_until_armed) {
         host.what = "late rank (fault)";
         host.wake_ns = options.faults.late_ns;
         asleep_.push_back(&host);
@@ -481,6 +515,8 @@ void EngineCore::start_kernel(int device, std::shared_ptr<const KernelLaunch> la
     kernel->device = device;
     kernel->serial = next_kernel_serial_++;
     kernel->on_done = std::move(on_done);
+    if (options.tracer != nullptr)
+        event(TraceEvent::Kind::begin, device, 0, "kernel " + kernel->launch->name);
     kernel->waiting.reserve(kernel->block_count);
     for (unsigned i = kernel->block_count; i-- > 0;) kernel->waiting.push_back(i);
     starting_.push_back(kernel.get());
@@ -584,6 +620,8 @@ void EngineCore::start_block(Kernel& kernel, int sm, unsigned index) {
     cta.started_ns = now_ns();
     cta.context = {unflatten(index, launch.grid), launch.block, launch.grid};
     allocate_shared(cta, launch.shared_bytes, options.fill_fresh_memory);
+    if (options.tracer != nullptr)
+        event(TraceEvent::Kind::begin, kernel.device, 1 + static_cast<int>(index), launch.name);
     cta.threads = std::vector<DeviceTask>(threads);
     cta.warps = std::vector<Warp>((threads + kWarpLanes - 1) / kWarpLanes);
 
@@ -591,6 +629,8 @@ void EngineCore::start_block(Kernel& kernel, int sm, unsigned index) {
     const bool stalled =
         faults.stall_ns > 0 && faults.stall_rank == kernel.device && faults.stall_block == index;
     const uint32_t group = static_cast<uint32_t>(next_task_id_);
+    // Operations in flight name their kernel, and may outlive it.
+    const char* const kernel_name = kernel_names_.insert(launch.name).first->c_str();
     for (unsigned i = 0; i < threads; ++i) {
         DeviceTask& task = cta.threads[i];
         Warp& warp = cta.warps[i / kWarpLanes];
@@ -600,7 +640,7 @@ void EngineCore::start_block(Kernel& kernel, int sm, unsigned index) {
         task.cta = &cta;
         task.warp = &warp;
         task.thread = {unflatten(i, launch.block), &cta.context};
-        task.place = {kernel.device, index, i, i / kWarpLanes, i % kWarpLanes, launch.name.c_str()};
+        task.place = {kernel.device, index, i, i / kWarpLanes, i % kWarpLanes, kernel_name};
         warp.live |= 1u << (i % kWarpLanes);
         warp.lanes[i % kWarpLanes] = &task;
         fiber_create(&task, StackClass::device, FiberMain::device, launch.name.c_str());
@@ -618,6 +658,9 @@ void EngineCore::start_block(Kernel& kernel, int sm, unsigned index) {
 
 void EngineCore::finish_cta(Cta& cta) {
     Kernel& kernel = *cta.kernel;
+    if (options.tracer != nullptr)
+        event(TraceEvent::Kind::end, kernel.device, 1 + static_cast<int>(cta.index),
+              kernel.launch->name);
     bulk->block_finished(cta);
     if (loaded_cta_ == &cta) loaded_cta_ = nullptr;
     Sm& home = devices_[kernel.device].sms[cta.sm];
@@ -630,6 +673,8 @@ void EngineCore::finish_cta(Cta& cta) {
 }
 
 void EngineCore::finish_kernel(Kernel& kernel) {
+    if (options.tracer != nullptr)
+        event(TraceEvent::Kind::end, kernel.device, 0, "kernel " + kernel.launch->name);
     const std::function<void()> on_done = std::move(kernel.on_done);
     auto& kernels = devices_[kernel.device].kernels;
     std::erase_if(kernels, [&](const auto& held) { return held.get() == &kernel; });
@@ -717,6 +762,8 @@ void EngineCore::run_fibers() {
 
 void EngineCore::stop_rank(int rank) {
     stopped_rank_ = rank;
+    if (options.tracer != nullptr)
+        event(TraceEvent::Kind::instant, rank, 0, "stopped for ever (fault)");
     for (size_t i = 0; i < run_.size();) {
         if (allowed_to_run(run_[i])) {
             ++i;
@@ -753,8 +800,8 @@ bool EngineCore::hub_turn() {
 void EngineCore::run(const std::function<bool()>& done) {
     quiet_since_step_ = steps_;
     while (!failed() && !done()) {
-        if (options.faults.stop_rank >= 0 && stopped_rank_ < 0 &&
-            steps_ >= options.faults.stop_at_step) {
+        if (options.faults.stop_rank >= 0 && stopped_rank_ < 0 && faults_armed() &&
+            steps_ - armed_at_step_ >= options.faults.stop_at_step) {
             stop_rank(options.faults.stop_rank);
         }
         const bool moved = hub_turn();
@@ -822,7 +869,14 @@ void EngineCore::jump_time() {
     uint64_t target = asleep_.empty() ? now : std::max(now, asleep_.front()->wake_ns);
     // First from sleeper to sleeper; when that goes on and on, in growing leaps.
     if (asleep_.empty() || quiet_rounds_ > kExactJumps) {
-        target += 1024ull << std::min(quiet_rounds_, 40u);
+        // From small to large, so that a wait overshoots its deadline by about half at most.
+        const unsigned leaps = quiet_rounds_ > kExactJumps ? quiet_rounds_ - kExactJumps : 0u;
+        target += 1024ull << std::min(leaps, 40u);
+    }
+    // Not past the moment when something in flight may move: that would eat up deadlines.
+    for (const auto& worker : workers) {
+        const uint64_t wakes_ns = worker->busy() ? worker->wakes_at_ns() : ~uint64_t{0};
+        if (wakes_ns > now) target = std::min(target, wakes_ns);
     }
     jumped_ns_ += target - now;
 }

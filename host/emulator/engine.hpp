@@ -54,6 +54,8 @@ struct Worker {
     virtual bool step(Rng& rng) = 0;
     /// For the deadlock table: what is in flight.
     virtual std::string describe() const = 0;
+    /// Earliest time at which step() could move, if nothing but time keeps it; else the far future.
+    virtual uint64_t wakes_at_ns() const { return ~uint64_t{0}; }
 };
 
 class EngineCore;
@@ -108,6 +110,15 @@ class Engine {
 
     /// In live mode filled from GIMLET_EMU_* and NCCL_LSA_TEAM_SIZE.
     const SimOptions& options() const;
+
+    /// Whether somebody wants events; ask before making a text.
+    bool traced() const { return options().tracer != nullptr; }
+    void event(TraceEvent::Kind kind, int rank, int track, std::string text);
+
+    /// Stop, late and failing puts may happen now.
+    bool faults_armed() const;
+    /// Rank that the plan has stopped by now; -1 = none.
+    int stopped_rank() const;
 
     EngineCore& core() { return core_; }
     explicit Engine(EngineCore& core) : core_(core) {}

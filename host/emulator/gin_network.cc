@@ -2,6 +2,7 @@
 #include "host/emulator/gin_network.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <tuple>
@@ -12,8 +13,7 @@
 namespace gimlet::emu::nccl {
 namespace {
 
-constexpr size_t kPiecesMax = 8;        // an operation is cut into at most this many pieces
-constexpr double kPatientChance = 0.2;  // operations that are passed over for a while
+constexpr size_t kPiecesMax = 8;  // an operation is cut into at most this many pieces
 constexpr unsigned kPatienceMax = 96;
 [[maybe_unused]] constexpr size_t kActorCount = 16;
 constexpr int kMovesPerStep = 2;
@@ -94,7 +94,7 @@ void GinNetwork::post(GinQueue& queue, GinOp op, Doorbell doorbell) {
     op.signalled = op.signal_word == nullptr;
     // A signal or a value has no source that the sender must keep.
     op.local_done = false;
-    if (rng.chance(kPatientChance))
+    if (rng.chance(engine_.options().faults.reorder_chance))
         op.patience = 1 + static_cast<unsigned>(rng.below(kPatienceMax));
     if (!engine_.simulating()) op.patience /= 16;
     if (const ThreadPlace* place = current_place()) {
@@ -107,13 +107,52 @@ void GinNetwork::post(GinQueue& queue, GinOp op, Doorbell doorbell) {
         traffic.put_bytes += op.bytes;
     }
     if (doorbell == Doorbell::ring) traffic.doorbells += 1;
+    draw_faults(queue, op);
+    if (engine_.traced()) {
+        tell(queue.rank, doorbell == Doorbell::ring ? "issues" : "issues without a doorbell", queue,
+             op);
+    }
     if (op.kind == GinOpKind::get) queue.last_get = queue.issued + 1;
     queue.slots_used += op.slots;
     queue.issued += 1;
     queue.ops.push_back(std::move(op));
     happens_before(&queue.ops.back());
-    if (doorbell == Doorbell::ring) ring(queue);
+    const double twice = engine_.options().faults.duplicate_doorbell_chance;
+    if (doorbell == Doorbell::ring) {
+        ring(queue);
+        if (twice > 0) queue.echo = rng.chance(twice);
+    } else if (queue.echo) {
+        queue.echo = false;
+        ring(queue);
+    }
     engine_.progress();
+}
+
+// What the fault plan does to a fresh operation. Draws nothing when the faults are off.
+void GinNetwork::draw_faults(GinQueue& queue, GinOp& op) {
+    const FaultPlan& faults = engine_.options().faults;
+    if (faults.delay_min_ns > 0 || faults.delay_mean_ns > 0) {
+        const auto extra = static_cast<double>(std::max(faults.delay_mean_ns, faults.delay_min_ns) -
+                                               faults.delay_min_ns);
+        const double uniform = static_cast<double>(engine_.rng().next() >> 11) * 0x1.0p-53;
+        op.ready_ns = engine_.now_ns() + faults.delay_min_ns +
+                      static_cast<uint64_t>(-std::log1p(-uniform) * extra);
+    }
+    if (faults.fail_put_rank == queue.rank && engine_.faults_armed()) {
+        issued_by_rank_.resize(std::max(issued_by_rank_.size(), size_t(queue.rank) + 1));
+        if (++issued_by_rank_[static_cast<size_t>(queue.rank)] == faults.fail_put_number) {
+            queue.broken = true;
+            if (engine_.traced()) tell(queue.rank, "breaks the connection (fault):", queue, op);
+        }
+    }
+    if (!queue.broken || op.kind == GinOpKind::get) return;
+    op.pieces.clear();
+    op.delivered = op.signalled = true;
+}
+
+// Where an operation is told in a trace: at its issuer, or at the peer that it reaches.
+void GinNetwork::tell(int rank, const char* what, const GinQueue& queue, const GinOp& op) {
+    engine_.event(TraceEvent::Kind::instant, rank, -1, std::string(what) + " " + text(queue, op));
 }
 
 void GinNetwork::ring(GinQueue& queue) {
@@ -125,8 +164,38 @@ void GinNetwork::ring(GinQueue& queue) {
 // ----------------------------------------------------------------------------------------------
 // moves
 
+uint64_t GinNetwork::wakes_at_ns() const {
+    uint64_t first = ~uint64_t{0};
+    for (const GinQueue* queue : active_) {
+        for (uint64_t n = queue->base; n < queue->rung; ++n) {
+            const GinOp& op = queue->ops[n - queue->base];
+            if (!op.done()) first = std::min(first, op.ready_ns);
+        }
+    }
+    return first;
+}
+
+// The step of a network whose operations rest for a while: one of those that are ready moves.
+bool GinNetwork::step_rested(Rng& rng) {
+    const uint64_t now = engine_.now_ns();
+    const size_t first = rng.below(active_.size());
+    for (size_t i = 0; i < active_.size(); ++i) {
+        GinQueue& queue = *active_[(first + i) % active_.size()];
+        const uint64_t span = queue.rung - queue.base;
+        const uint64_t start = rng.below(span);
+        for (uint64_t j = 0; j < span; ++j) {
+            const uint64_t number = queue.base + (start + j) % span;
+            const GinOp& op = queue.at(number);
+            if (!op.done() && op.ready_ns <= now && move(queue, number, rng)) return true;
+        }
+    }
+    return false;
+}
+
 bool GinNetwork::step(Rng& rng) {
     if (active_.empty()) return false;
+    const FaultPlan& faults = engine_.options().faults;
+    if (faults.delay_min_ns > 0 || faults.delay_mean_ns > 0) return step_rested(rng);
     for (int i = 0; i < kMovesPerStep && !active_.empty(); ++i) {
         GinQueue& queue = *active_[rng.below(active_.size())];
         const uint64_t span = queue.rung - queue.base;
@@ -199,6 +268,7 @@ void GinNetwork::move_piece(GinQueue& queue, GinOp& op, Rng& rng) {
     }
     if (!op.pieces.empty()) return;
     op.delivered = true;
+    if (engine_.traced()) tell(queue.peer, "receives", queue, op);
     if (op.kind == GinOpKind::get) complete_locally(queue, op);
 }
 
@@ -253,6 +323,7 @@ void GinNetwork::fire_signal(GinQueue& queue, GinOp& op) {
     }
     __atomic_fetch_add(op.signal_word, op.signal_value, __ATOMIC_RELEASE);
     op.signalled = true;
+    if (engine_.traced()) tell(queue.peer, "is signalled by", queue, op);
 }
 
 void GinNetwork::retire(GinQueue& queue) {

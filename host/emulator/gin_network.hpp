@@ -45,6 +45,7 @@ struct GinOp {
     bool delivered = false;  ///< all bytes are at their destination
     bool signalled = false;  ///< or there is no signal
     unsigned patience = 0;   ///< times it is passed over
+    uint64_t ready_ns = 0;   ///< it rests until then (fault)
     std::vector<char> data;  ///< put: the source at issue; get: what was read
     std::vector<std::pair<size_t, size_t>> pieces;  ///< (offset, bytes) not moved yet
 
@@ -72,6 +73,8 @@ struct GinQueue {
     uint64_t last_get = 0;    ///< number of the last get, plus one
     unsigned slots_used = 0;  ///< of operations from local_below on
     unsigned movable = 0;     ///< rung and not done
+    bool broken = false;      ///< what is issued from now on is lost (fault)
+    bool echo = false;        ///< a second doorbell is still to come (fault)
     size_t active_index = 0;  ///< in the network's list, while movable > 0
     std::vector<QueueUser> users;
     char flush_tag = 0;  ///< ThreadSanitizer: local completion -> flush
@@ -90,6 +93,7 @@ class GinNetwork {
     bool busy() const { return !active_.empty(); }
     bool step(Rng& rng);
     std::string describe() const;
+    uint64_t wakes_at_ns() const;
 
     /// Appends an operation. `doorbell` makes it and everything before it movable.
     enum class Doorbell { ring, hold };
@@ -114,6 +118,9 @@ class GinNetwork {
     void forget_use(const uint64_t* word);
 
   private:
+    void draw_faults(GinQueue& queue, GinOp& op);
+    bool step_rested(Rng& rng);
+    void tell(int rank, const char* what, const GinQueue& queue, const GinOp& op);
     bool move(GinQueue& queue, uint64_t number, Rng& rng);
     void move_piece(GinQueue& queue, GinOp& op, Rng& rng);
     void complete_locally(GinQueue& queue, GinOp& op);
@@ -128,6 +135,7 @@ class GinNetwork {
     Engine& engine_;
     std::vector<GinQueue*> active_;
     std::vector<GinQueue*> queues_;
+    std::vector<uint64_t> issued_by_rank_;  ///< GIN operations, for the failing put
     std::unordered_map<const uint64_t*, uint32_t> address_uses_;
     std::vector<void*> actors_;  ///< ThreadSanitizer fibers
 };

@@ -11,6 +11,7 @@ namespace {
 constexpr size_t kHandleUnit = 128;
 constexpr unsigned kOldestVersion = 22902;  // first release whose requirements carry a magic number
 constexpr unsigned kSmallestDepth = 4;
+constexpr uint64_t kNearWrapCounter = (uint64_t{1} << 56) - 3;
 
 /// Where everything of a device communicator goes; the same on all ranks.
 struct Layout {
@@ -185,7 +186,9 @@ DevCommState* make_state(ncclComm* comm, const Layout& layout,
     state->kinds_offset = layout.kinds_offset;
     state->shadows_offset = layout.shadows_offset;
     state->resources = window;
-    state->counter_words.assign(size_t{layout.contexts} * layout.counters, 0);
+    const bool near_wrap = options.faults.near_wrap_counters;
+    state->counter_words.assign(size_t{layout.contexts} * layout.counters,
+                                near_wrap ? kNearWrapCounter : 0);
     state->queues.resize(layout.contexts);
     return state;
 }
@@ -231,8 +234,16 @@ Job create_dev_comm(ncclComm* comm, const ncclDevCommRequirements_t* reqs_in, nc
     if (result == ncclSuccess) {
         layout = lay_out(comm, reqs);
         memory = world.allocate(layout.bytes);  // fresh pages are zero
-        if (memory == nullptr)
+        if (memory == nullptr) {
             result = fail(comm, ncclUnhandledCudaError, "ncclDevCommCreate: no memory");
+        } else if (world.engine.options().faults.near_wrap_counters) {
+            // Peers signal only after this collective call.
+            const size_t words = size_t{layout.contexts} * layout.signals;
+            for (const size_t offset : {layout.signals_offset, layout.shadows_offset}) {
+                auto* first = reinterpret_cast<uint64_t*>(memory->base + offset);
+                std::fill_n(first, words, kNearWrapSignal);
+            }
+        }
     }
     WindowPayload mine = payload_of(memory.get(), memory != nullptr ? memory->base : nullptr,
                                     layout.bytes, NCCL_WIN_STRICT_ORDERING);

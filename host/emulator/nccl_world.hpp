@@ -138,6 +138,7 @@ class World final : public Worker {
     bool busy() const override { return network.busy(); }
     bool step(Rng& rng) override { return network.step(rng); }
     std::string describe() const override { return network.describe(); }
+    uint64_t wakes_at_ns() const override { return network.wakes_at_ns(); }
 
     Engine& engine;
     GinNetwork network;

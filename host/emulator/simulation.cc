@@ -38,6 +38,11 @@ void check_options(const SimOptions& options) {
             "sm_count = " + std::to_string(options.sm_count) + " must be at least 1");
     require(options.lsa_team_size >= 0,
             "lsa_team_size = " + std::to_string(options.lsa_team_size) + " must not be negative");
+    const FaultPlan& faults = options.faults;
+    require(faults.slow_factor >= 1, "faults.slow_factor = 0 must be at least 1");
+    require(faults.delay_mean_ns == 0 || faults.delay_mean_ns >= faults.delay_min_ns,
+            "faults.delay_mean_ns = " + std::to_string(faults.delay_mean_ns) +
+                " must not be below delay_min_ns = " + std::to_string(faults.delay_min_ns));
     require(options.gin_contexts_max >= 0 && options.gin_queue_depth >= 1,
             "gin_contexts_max must not be negative and gin_queue_depth at least 1");
 }
@@ -57,7 +62,7 @@ struct ThreadScope {
 [[noreturn]] void report_failure(const EngineCore& core) {
     if (core.failure_exception()) std::rethrow_exception(core.failure_exception());
     throw SimFailure(core.failure() + "\n[seed " + std::to_string(core.options.seed) + "]",
-                     core.options.seed);
+                     core.options.seed, core.report);
 }
 
 }  // namespace
@@ -92,6 +97,21 @@ SimReport simulate(const SimOptions& options, const std::function<void(int rank)
 
 void host_barrier() {
     host_all_gather(nullptr, 0);
+}
+
+void arm_faults() {
+    host_barrier();
+    EngineCore& core = *EngineCore::of_this_thread();
+    const FaultPlan& faults = core.options.faults;
+    if (!faults.wait_until_armed) return;
+    if (!core.faults_armed()) core.arm_faults();
+    if (core.host_context()->rank == faults.late_rank) {
+        if (core.options.tracer != nullptr)
+            core.event(TraceEvent::Kind::begin, faults.late_rank, 0, "late (fault)");
+        core.engine().sleep_ns(faults.late_ns, "late rank (fault)");
+        if (core.options.tracer != nullptr)
+            core.event(TraceEvent::Kind::end, faults.late_rank, 0, "late (fault)");
+    }
 }
 
 std::vector<std::vector<std::byte>> host_all_gather(const void* bytes_in, size_t bytes) {

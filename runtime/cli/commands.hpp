@@ -20,5 +20,7 @@ using Action = std::function<int()>;
 void add_demo(CLI::App* app, const Arguments& arguments, Action* action);
 void add_bench(CLI::App* app, const Arguments& arguments, Action* action);
 void add_doctor(CLI::App* app, const Arguments& arguments, Action* action);
+/// Only in builds for the emulator (GIMLET_WITH_SIM).
+void add_sim(CLI::App* app, const Arguments& arguments, Action* action);
 
 }  // namespace gimlet::cli

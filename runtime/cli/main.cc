@@ -44,6 +44,9 @@ int main(int argc, char** argv) {
     cli::add_demo(&app, arguments, &action);
     cli::add_bench(&app, arguments, &action);
     cli::add_doctor(&app, arguments, &action);
+#if defined(GIMLET_WITH_SIM)
+    cli::add_sim(&app, arguments, &action);
+#endif
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

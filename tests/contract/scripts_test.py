@@ -28,7 +28,7 @@ class IncludeCheck(unittest.TestCase):
                        "device/channel/fifo.cuh", "device/kernels/launch.hpp", "device/kernels/copy.cuh",
                        "host/base/error.hpp", "host/cuda/stream.hpp", "host/bootstrap/bootstrap.hpp",
                        "host/nccl/window.hpp", "host/emulator/engine.hpp", "runtime/runtime.hpp",
-                       "runtime/cli/demo.hpp", "host/emulator/include/gimlet_emu_device.hpp"):
+                       "runtime/cli/demo.hpp", "runtime/sim/world.hpp", "host/emulator/include/gimlet_emu_device.hpp"):
             self.plant(header, "")
 
     def plant(self, path, body, head=SPDX):
@@ -64,6 +64,8 @@ class IncludeCheck(unittest.TestCase):
                    '__device__ inline void f() { asm volatile("membar.sys;"); }\n')
         self.plant("host/base/env.cc", 'const char* e() { return std::getenv("A"); }\n')
         self.include("tests/unit/a.cc", "host/emulator/engine.hpp")
+        self.include("runtime/sim/world.cc", "host/emulator/engine.hpp")
+        self.include("runtime/cli/sim.cc", "runtime/sim/world.hpp")
         self.assert_clean()
 
     def test_comments_and_strings_are_not_code(self):
@@ -89,6 +91,10 @@ class IncludeCheck(unittest.TestCase):
             ("runtime/a.cc", "runtime/cli/demo.hpp"),
             ("runtime/a.cc", "host/emulator/engine.hpp"),
             ("runtime/cli/a.cc", "host/emulator/engine.hpp"),
+            ("runtime/cli/sim.cc", "host/emulator/engine.hpp"),
+            ("runtime/cli/demo.cc", "runtime/sim/world.hpp"),
+            ("runtime/runtime.cc", "runtime/sim/world.hpp"),
+            ("mpi_tests/cases/a.cc", "runtime/sim/world.hpp"),
             ("mpi_tests/cases/a.cc", "host/emulator/engine.hpp"),
             ("host/emulator/a.cc", "host/base/error.hpp"),
         ]
@@ -190,6 +196,20 @@ class CatchSummary(unittest.TestCase):
 
     def test_crash_has_no_count(self):
         self.assertEqual(self.count("Filters: \"a\"\nSegmentation fault\n"), [])
+
+
+class SoakCommand(unittest.TestCase):
+    def test_bad_usage(self):
+        for arguments in (["soon"], ["-3"], ["--seed"], ["--jobs", "0"]):
+            with self.subTest(arguments=arguments):
+                status, output = run("bash", str(ROOT / "scripts/soak.sh"), *arguments)
+                self.assertEqual(status, 2, output)
+                self.assertIn("soak:", output)
+
+    def test_help(self):
+        status, output = run("bash", str(ROOT / "scripts/soak.sh"), "--help")
+        self.assertEqual(status, 0)
+        self.assertIn("[MINUTES]", output)
 
 
 class TestCommand(unittest.TestCase):

@@ -1,15 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a simulated step takes: dispatch, combine and both checks, per seed. Prints a line a
-// scenario; asserts nothing about time.
+// How long simulations take. Prints a line a scenario; asserts nothing about time. With --scale,
+// the largest worlds instead, which take minutes.
 #include <sys/resource.h>
 
 #include <chrono>
 #include <cstdio>
+#include <string>
 
 #include "host/emulator/gin_traffic.hpp"
+#include "runtime/sim/scenarios.hpp"
 #include "tests/sim/exchange_world.hpp"
 
 namespace {
+
+using namespace gimlet;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point from) {
+    return std::chrono::duration<double>(Clock::now() - from).count();
+}
+
+/// Of this process; only ever grows.
+double peak_mib() {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return static_cast<double>(usage.ru_maxrss) / 1024.0;
+}
 
 struct Size {
     const char* name;
@@ -21,14 +37,7 @@ struct Size {
     int experts;
 };
 
-double peak_mib() {
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    return static_cast<double>(usage.ru_maxrss) / 1024.0;
-}
-
-void run(const Size& size, gimlet::ExchangeMode mode) {
-    using namespace gimlet;
+void run_exchange(const Size& size, ExchangeMode mode) {
     constexpr int kSeeds = 3;
     for (int seed = 1; seed <= kSeeds; ++seed) {
         test::Scenario scenario = test::small_scenario(size.ranks, size.team, emu::GinMode::gdaki,
@@ -39,25 +48,65 @@ void run(const Size& size, gimlet::ExchangeMode mode) {
         scenario.config.expert_count = size.experts;
         scenario.config.mode = mode;
         emu::gin_traffic() = {};
-        const auto start = std::chrono::steady_clock::now();
+        const auto start = Clock::now();
         const emu::SimReport report = test::run_scenario(scenario);
-        const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
         std::printf(
             "%-44s %-6s seed %d: %6.2f s, %8llu steps, %9llu switches, %6llu puts, peak memory "
             "%7.1f MiB\n",
-            size.name, name_of(mode), seed, seconds.count(),
+            size.name, name_of(mode), seed, seconds_since(start),
             static_cast<unsigned long long>(report.steps),
             static_cast<unsigned long long>(report.switches),
             static_cast<unsigned long long>(emu::gin_traffic().puts), peak_mib());
     }
 }
 
+/// The yardstick: under a minute.
+void run_thousand_seeds() {
+    const auto start = Clock::now();
+    int failed = 0;
+    for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+        sim::SimCase which;
+        which.scenario = "four-ranks";
+        which.seed = seed;
+        failed += sim::run_case(which).good ? 0 : 1;
+    }
+    std::printf("1000 seeds of four-ranks (4 ranks, 8 tokens each): %.1f s, %d failed\n",
+                seconds_since(start), failed);
+}
+
+void run_large(const char* scenario, int ranks, int team) {
+    sim::SimCase which;
+    which.scenario = scenario;
+    which.sizes.ranks = ranks;
+    which.sizes.team = team;
+    if (which.scenario == "four-ranks") {
+        which.sizes.tokens = 1;
+        which.sizes.hidden = 8;
+        which.sizes.topk = 2;
+        which.sizes.experts = ranks;
+    }
+    const auto start = Clock::now();
+    const sim::SimResult result = sim::run_case(which);
+    std::printf("%-13s %4d ranks in teams of %d: %s, %.1f s, %.1f million steps, %.0f MiB\n",
+                which.scenario == "four-ranks" ? "dispatch" : scenario, ranks, team,
+                result.good ? "ok" : result.fault.c_str(), seconds_since(start),
+                static_cast<double>(result.report.steps) / 1e6, peak_mib());
+    std::fflush(stdout);
+}
+
 }  // namespace
 
-int main() {
-    for (const auto mode : {gimlet::ExchangeMode::direct, gimlet::ExchangeMode::hybrid}) {
-        run({"8 ranks in 2 teams, T 64, H 512, K 4", 8, 4, 64, 512, 4, 32}, mode);
-        run({"64 ranks in 8 teams, T 8, H 512, K 4", 64, 8, 8, 512, 4, 128}, mode);
+int main(int argc, char** argv) {
+    if (argc > 1 && std::string(argv[1]) == "--scale") {
+        run_large("four-ranks", 256, 8);
+        run_large("many-barriers", 1024, 8);
+        run_large("many-notify", 1024, 1);
+        return 0;
+    }
+    run_thousand_seeds();
+    for (const auto mode : {ExchangeMode::direct, ExchangeMode::hybrid}) {
+        run_exchange({"8 ranks in 2 teams, T 64, H 512, K 4", 8, 4, 64, 512, 4, 32}, mode);
+        run_exchange({"64 ranks in 8 teams, T 8, H 512, K 4", 64, 8, 8, 512, 4, 128}, mode);
     }
     return 0;
 }

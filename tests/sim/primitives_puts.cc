@@ -7,23 +7,13 @@
 
 #include "tests/sim/primitives_kernels.hpp"
 #include "tests/sim/primitives_meeting.hpp"
+#include "tests/sim/primitives_puts.hpp"
 #include "tests/sim/primitives_races.hpp"
 #include "tests/sim/primitives_world.hpp"
 #include "tests/support/catch.hpp"
 
 namespace gimlet::test {
 namespace {
-
-constexpr std::uint64_t kRowBytes = 64;
-
-struct PutCase {
-    int put_count = 4;
-    int rounds = 4;
-    int threads = 64;
-    int context = 0;
-    PutFlaw flaw = PutFlaw::none;
-    std::uint64_t deadline_ns = 0;
-};
 
 emu::SimOptions options_of(int ranks, emu::GinMode gin, std::uint64_t seed) {
     emu::SimOptions options;
@@ -35,42 +25,6 @@ emu::SimOptions options_of(int ranks, emu::GinMode gin, std::uint64_t seed) {
     options.schedule = seed % 2 == 0 ? emu::Schedule::uniform : emu::Schedule::priority;
     options.step_limit = 40'000'000;
     return options;
-}
-
-MeetingOutcome run_puts(const emu::SimOptions& options, const PutCase& which) {
-    MeetingOutcome outcome;
-    outcome.mismatches_of_rank.resize(static_cast<std::size_t>(options.ranks));
-    outcome.failures_of_rank.resize(static_cast<std::size_t>(options.ranks));
-    const auto rows =
-        static_cast<std::uint64_t>(options.ranks) * static_cast<std::uint64_t>(which.put_count);
-    WorldShape shape;
-    shape.contexts = which.context + 1;
-    shape.data_bytes = 2 * rows * kRowBytes;
-    shape.deadline_ns = which.deadline_ns;
-    try {
-        emu::simulate(options, [&](int rank) {
-            const RankWorld world(rank, options, shape);
-            PutArgs args{};
-            args.peers = world.peers();
-            args.rows_offset = world.data_offset();
-            args.send_offset = world.data_offset() + rows * kRowBytes;
-            args.mismatches = world.scratch(0);
-            args.failures = world.scratch(1);
-            args.first_epoch = 1;
-            args.rounds = which.rounds;
-            args.put_count = which.put_count;
-            args.context = which.context;
-            args.flaw = which.flaw;
-            check(launch_put_rounds(args, which.threads, world.stream()), "launch_put_rounds");
-            world.synchronize();
-            outcome.mismatches_of_rank[static_cast<std::size_t>(rank)] = world.read_scratch(0);
-            outcome.failures_of_rank[static_cast<std::size_t>(rank)] = world.read_scratch(1);
-        });
-    } catch (const emu::SimFailure& failure) {
-        outcome.message = failure.what();
-    }
-    outcome.add_up();
-    return outcome;
 }
 
 TEST_CASE("aggregated_put delivers batches of any length", "[sim][primitives]") {
@@ -123,29 +77,12 @@ TEST_CASE("signal_shadow follows signals in whatever portions they come", "[sim]
         const emu::SimOptions options =
             options_of(1 + static_cast<int>(seed % 5),
                        seed % 2 == 0 ? emu::GinMode::gdaki : emu::GinMode::proxy, seed);
-        std::vector<std::uint64_t> mismatches(static_cast<std::size_t>(options.ranks));
-        std::vector<std::uint64_t> failures(static_cast<std::size_t>(options.ranks));
-        WorldShape shape;
-        shape.contexts = 1;
         INFO(text_of(options));
-        emu::simulate(options, [&](int rank) {
-            const RankWorld world(rank, options, shape);
-            FollowArgs args{};
-            args.peers = world.peers();
-            args.mismatches = world.scratch(0);
-            args.failures = world.scratch(1);
-            args.total = 7;
-            for (int round = 0; round < 3; ++round) {
-                check(launch_follow(args, 32, world.stream()), "launch_follow");
-                world.synchronize();
-                // A rank that is ahead would send signals that this round takes.
-                emu::host_barrier();
-            }
-            mismatches[static_cast<std::size_t>(rank)] = world.read_scratch(0);
-            failures[static_cast<std::size_t>(rank)] = world.read_scratch(1);
-        });
-        for (const std::uint64_t count : mismatches) REQUIRE(count == 0);
-        for (const std::uint64_t count : failures) REQUIRE(count == 0);
+        const MeetingOutcome outcome = run_follow(options, 7);
+        INFO(outcome.message);
+        REQUIRE(outcome.message.empty());
+        REQUIRE(outcome.mismatches == 0);
+        REQUIRE(outcome.failures == 0);
     }
 }
 

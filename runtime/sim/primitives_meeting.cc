@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/sim/primitives_meeting.hpp"
+#include "runtime/sim/primitives_meeting.hpp"
 
 #include <sstream>
 #include <vector>
 
-#include "tests/sim/primitives_world.hpp"
+#include "runtime/sim/primitives_world.hpp"
 
-namespace gimlet::test {
+namespace gimlet::sim {
 namespace {
 
 constexpr std::uint64_t kRowBytes = 64;
@@ -72,7 +72,7 @@ void MeetingOutcome::add_up() {
 
 MeetingOutcome run_meeting(const emu::SimOptions& base, const MeetingCase& which) {
     emu::SimOptions options = base;
-    options.step_limit = kStepLimit;
+    if (options.step_limit == 0) options.step_limit = kStepLimit;
     MeetingOutcome outcome;
     const auto ranks = static_cast<std::size_t>(options.ranks);
     outcome.failures_of_rank.resize(ranks);
@@ -87,6 +87,7 @@ MeetingOutcome run_meeting(const emu::SimOptions& base, const MeetingCase& which
     try {
         const emu::SimReport report = emu::simulate(options, [&](int rank) {
             const RankWorld world(rank, options, shape);
+            emu::arm_faults();
             const auto index = static_cast<std::size_t>(rank);
             if (which.start_near_wrap) move_near_wrap(world, which);
             if (rank != which.absent_rank) launch_once(world, which, 1);
@@ -102,8 +103,10 @@ MeetingOutcome run_meeting(const emu::SimOptions& base, const MeetingCase& which
             }
             outcome.mismatches_of_rank[index] = world.read_scratch(0);
         });
+        outcome.report = report;
         outcome.trace_hash = report.trace_hash;
     } catch (const emu::SimFailure& failure) {
+        outcome.report = failure.report();
         outcome.message = failure.what();
     }
     outcome.add_up();
@@ -123,12 +126,13 @@ std::string text_of(const MeetingCase& which) {
 
 MeetingOutcome run_grid(const emu::SimOptions& base, const GridCase& which) {
     emu::SimOptions options = base;
-    options.step_limit = kStepLimit;
+    if (options.step_limit == 0) options.step_limit = kStepLimit;
     MeetingOutcome outcome;
     outcome.errors.resize(1);
     try {
-        emu::simulate(options, [&](int rank) {
+        outcome.report = emu::simulate(options, [&](int rank) {
             const RankWorld world(rank, options, WorldShape{});
+            emu::arm_faults();
             check(cudaMemcpyAsync(world.scratch(2), &which.start, sizeof which.start,
                                   cudaMemcpyHostToDevice, world.stream()),
                   "cudaMemcpyAsync");
@@ -151,9 +155,10 @@ MeetingOutcome run_grid(const emu::SimOptions& base, const GridCase& which) {
             outcome.errors[0] = world.error();
         });
     } catch (const emu::SimFailure& failure) {
+        outcome.report = failure.report();
         outcome.message = failure.what();
     }
     return outcome;
 }
 
-}  // namespace gimlet::test
+}  // namespace gimlet::sim

@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/sim/exchange_world.hpp"
+#include "runtime/sim/exchange_world.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
+#include <exception>
 #include <memory>
 #include <stdexcept>
 
 #include "host/cuda/buffer.hpp"
 #include "host/cuda/stream.hpp"
+#include "host/emulator/engine.hpp"
 #include "runtime/exchange.hpp"
 #include "runtime/reference.hpp"
 #include "runtime/runtime.hpp"
-#include "tests/support/sim_bootstrap.hpp"
+#include "runtime/sim/sim_bootstrap.hpp"
 
-namespace gimlet::test {
+namespace gimlet::sim {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -23,6 +27,9 @@ struct World {
     Scenario scenario;
     RoutingTable table;
     Reference reference;
+    /// Ranks that have done their last step. Only clean failures count them; atomic for
+    /// ThreadSanitizer, to which host programs are threads.
+    mutable std::atomic<int> finished{0};
 
     explicit World(const Scenario& s) : scenario(s) {
         GeneratorOptions options = s.routing;
@@ -224,38 +231,205 @@ void check_combined(const World& world, int rank, std::size_t step, const Exchan
     }
 }
 
+/// The rows of the two newest dispatches, which the next ones must leave alone until their buffer's
+/// turn.
+class RowWatch {
+  public:
+    RowWatch(const World& world, int rank) : world_(world), rank_(rank) {}
+
+    /// Right before the dispatch of `step`: both buffers still hold what they held, and the one
+    /// whose turn it is gets a pattern that is no row.
+    void before(std::size_t step) {
+        for (const Kept& kept : kept_) {
+            if (kept.received.rows != nullptr) check(step, kept);
+        }
+        Kept& reused = kept_[step % 2];
+        if (reused.received.rows == nullptr) return;
+        overwrite(reused.received.rows, reused.rows.size());
+        overwrite(reused.received.records, reused.records.size());
+    }
+
+    void after(std::size_t step, const Received& received) {
+        const std::size_t rows =
+            world_.reference.ranks[static_cast<std::size_t>(rank_)].rows.size();
+        Kept& kept = kept_[step % 2];
+        kept.received = received;
+        kept.rows = downloaded(received.rows, rows * received.row_bytes);
+        kept.records = downloaded(received.records, rows * received.record_bytes);
+    }
+
+  private:
+    struct Kept {
+        Received received;
+        Bytes rows;
+        Bytes records;
+    };
+
+    void check(std::size_t step, const Kept& kept) const {
+        if (downloaded(kept.received.rows, kept.rows.size()) == kept.rows &&
+            downloaded(kept.received.records, kept.records.size()) == kept.records) {
+            return;
+        }
+        fail(world_, rank_, step,
+             fmt::format("rows received in epoch {} changed before their buffer's turn",
+                         kept.received.epoch));
+    }
+
+    void overwrite(const std::byte* at, std::size_t bytes) const {
+        if (bytes == 0) return;
+        const Bytes pattern(bytes, std::byte{0xa5});
+        detail::device_copy(const_cast<std::byte*>(at), pattern.data(), bytes, rank_);
+    }
+
+    const World& world_;
+    int rank_;
+    Kept kept_[2];
+};
+
+/// Puts step numbers and signal sums to just below where they wrap: 2^32 (the tags of count words)
+/// and, as the emulator starts the signals, 2^64.
+void start_near_wrap(const Scenario& scenario, int rank, Exchange& exchange) {
+    constexpr std::uint64_t kNearWrapEpoch = (std::uint64_t{1} << 32) - 4;
+    const Plan& plan = exchange.plan();
+    std::byte* const base = exchange.combine_input() - plan.regions.rank_skew(rank) -
+                            plan.regions.combine_rows[1 % kBufferCount];
+    EpochWords epochs{};
+    epochs.dispatch = epochs.combine = kNearWrapEpoch;
+    detail::device_copy(base + plan.workspace.epochs, &epochs, sizeof epochs, rank);
+    const std::vector<std::uint64_t> sums(static_cast<std::size_t>(plan.shape.gin_context_count) *
+                                              SignalMap{scenario.sim.ranks}.signal_count(),
+                                          emu::kNearWrapSignal);
+    if (sums.empty()) return;
+    detail::device_copy(base + plan.workspace.signal_expected, sums.data(),
+                        sums.size() * sizeof(std::uint64_t), rank);
+}
+
+/// One rank's steps.
+class Steps {
+  public:
+    Steps(const World& world, int rank, Exchange& exchange)
+        : world_(world),
+          rank_(rank),
+          exchange_(exchange),
+          stream_(Stream::create(rank)),
+          tensors_(make_tensors(world, rank)),
+          routing_(exchange.make_routing()),
+          watch_(world, rank),
+          pause_rng_(world.scenario.data_seed * 1009 + static_cast<std::uint64_t>(rank)) {
+        inputs_.rows = tensors_.rows.get();
+        inputs_.scales = tensors_.scales.get();
+        inputs_.expert_indices = tensors_.indices.get();
+        inputs_.weights = tensors_.weights.get();
+        inputs_.index_type = world.scenario.index_type;
+        inputs_.token_count = world.table.ranks[static_cast<std::size_t>(rank)].token_count;
+    }
+
+    void run(std::size_t step) {
+        const Scenario& scenario = world_.scenario;
+        upload_step(world_, rank_, step, tensors_);
+        think();
+        watch_.before(step);
+        const CountMode counts = scenario.host_counts ? CountMode::host : CountMode::device;
+        const bool fresh = scenario.steps[step] == StepKind::fresh;
+        const Received received =
+            fresh ? exchange_.dispatch(inputs_, &routing_, counts, stream_.get())
+                  : exchange_.dispatch_cached(inputs_, &routing_, stream_.get());
+        synchronize("dispatch");
+        check_counts(world_, rank_, step, exchange_, routing_);
+        check_received(world_, rank_, step, received);
+        watch_.after(step, received);
+        if (!scenario.combine) return;
+        think();
+        fill_answers(world_, rank_, step, exchange_);
+        CombineInputs combine;
+        combine.out = tensors_.out.get();
+        combine.bias = scenario.bias ? tensors_.bias.get() : nullptr;
+        if (scenario.config.layout == Layout::expert_major)
+            combine.weights = tensors_.weights.get();
+        exchange_.combine(combine, routing_, stream_.get());
+        synchronize("combine");
+        check_combined(world_, rank_, step, exchange_, tensors_);
+    }
+
+  private:
+    /// A kernel ends by its own deadline, however bad things are. The bound leaves room for several
+    /// waits after each other and for the clock's leaps.
+    void synchronize(const char* what) {
+        const emu::Engine& engine = emu::Engine::get();
+        const std::uint64_t from_ns = engine.now_ns();
+        std::exception_ptr failure;
+        try {
+            exchange_.synchronize(stream_.get());
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        const std::uint64_t took_ns = engine.now_ns() - from_ns;
+        const std::uint64_t deadline_ns = exchange_.plan().deadline_ns;
+        if (deadline_ns > 0 && took_ns > kDeadlinesMax * deadline_ns) {
+            throw std::runtime_error(
+                fmt::format("rank {}: {} took {} ns, the deadline of a wait is {} ns [{}]", rank_,
+                            what, took_ns, deadline_ns, describe(world_.scenario)));
+        }
+        if (failure != nullptr) std::rethrow_exception(failure);
+    }
+
+    void think() {
+        const std::uint64_t longest_ns = world_.scenario.think_ns;
+        if (longest_ns == 0 || pause_rng_.below(2) == 0) return;
+        emu::Engine::get().sleep_ns(pause_rng_.below(longest_ns), "host program at work");
+    }
+
+    static constexpr std::uint64_t kDeadlinesMax = 16;
+
+    const World& world_;
+    int rank_;
+    Exchange& exchange_;
+    Stream stream_;
+    Tensors tensors_;
+    Routing routing_;
+    DispatchInputs inputs_;
+    RowWatch watch_;
+    emu::Rng pause_rng_;
+};
+
+/// Errors that a rank may give up with when a peer or the network is broken.
+bool is_clean(const Error& error) {
+    switch (error.code()) {
+        case ErrorCode::timeout:
+        case ErrorCode::peer_failed:
+        case ErrorCode::nccl: return true;
+        default: return false;
+    }
+}
+
 void run_rank(const World& world, int rank) {
     const Scenario& scenario = world.scenario;
     auto runtime = Runtime::create(make_sim_bootstrap(rank));
     auto exchange = Exchange::create(*runtime, scenario.config);
-    const Stream stream = Stream::create(rank);
-    Tensors tensors = make_tensors(world, rank);
-    Routing routing = exchange->make_routing();
-    DispatchInputs inputs;
-    inputs.rows = tensors.rows.get();
-    inputs.scales = tensors.scales.get();
-    inputs.expert_indices = tensors.indices.get();
-    inputs.weights = tensors.weights.get();
-    inputs.index_type = scenario.index_type;
-    inputs.token_count = world.table.ranks[static_cast<std::size_t>(rank)].token_count;
-    for (std::size_t step = 0; step < scenario.steps.size(); ++step) {
-        upload_step(world, rank, step, tensors);
-        const CountMode counts = scenario.host_counts ? CountMode::host : CountMode::device;
-        const Received received = scenario.steps[step] == StepKind::fresh
-                                      ? exchange->dispatch(inputs, &routing, counts, stream.get())
-                                      : exchange->dispatch_cached(inputs, &routing, stream.get());
-        exchange->synchronize(stream.get());
-        check_counts(world, rank, step, *exchange, routing);
-        check_received(world, rank, step, received);
-        if (!scenario.combine) continue;
-        fill_answers(world, rank, step, *exchange);
-        CombineInputs combine;
-        combine.out = tensors.out.get();
-        combine.bias = scenario.bias ? tensors.bias.get() : nullptr;
-        if (scenario.config.layout == Layout::expert_major) combine.weights = tensors.weights.get();
-        exchange->combine(combine, routing, stream.get());
-        exchange->synchronize(stream.get());
-        check_combined(world, rank, step, *exchange, tensors);
+    if (scenario.sim.faults.near_wrap_counters) start_near_wrap(scenario, rank, *exchange);
+    auto steps = std::make_unique<Steps>(world, rank, *exchange);
+    emu::arm_faults();
+    bool failed = false;
+    for (std::size_t step = 0; step < scenario.steps.size() && !failed; ++step) {
+        try {
+            steps->run(step);
+        } catch (const Error& error) {
+            if (scenario.expectation == Expectation::success || !is_clean(error)) throw;
+            failed = true;
+        }
+    }
+    steps.reset();
+    if (scenario.expectation == Expectation::clean_failure) {
+        // Closing is collective, and somebody may be gone; but nobody frees what others still use.
+        world.finished.fetch_add(1);
+        emu::Engine& engine = emu::Engine::get();
+        engine.wait("end of the other ranks' steps", [&world, &engine] {
+            const int gone = engine.stopped_rank() >= 0 ? 1 : 0;
+            return world.finished.load() >= world.scenario.sim.ranks - gone;
+        });
+        exchange->abort();
+        runtime->abort();
+        return;
     }
     exchange->close();
     runtime->close();
@@ -303,4 +477,4 @@ std::string describe(const Scenario& s) {
         name_of(s.routing.kind), s.routing.seed, s.steps.size());
 }
 
-}  // namespace gimlet::test
+}  // namespace gimlet::sim

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/sim/primitives_kernels.hpp"
+#include "runtime/sim/primitives_kernels.hpp"
 
 #include <utility>
 
@@ -16,7 +16,7 @@
 #include "device/sync/nvlink_barrier.hpp"
 #include "device/sync/signal_shadow.hpp"
 
-namespace gimlet::test {
+namespace gimlet::sim {
 
 using namespace gimlet::device;
 
@@ -58,9 +58,11 @@ GIMLET_DEVICE Path path_to(const MeetingArgs& args, std::int32_t peer) {
     const bool by_gin = args.meeting == Meeting::gin ||
                         (args.meeting == Meeting::gpu && args.teams != TeamsChoice::scale_up);
     if (!by_gin || peer == peers.rank) return Path::none;
-    const GinTeam team = gin_team_of(args);
-    for (std::int32_t i = 0; i < gin_team_peer_count(peers, team); ++i) {
-        if (gin_team_peer(peers, team, i) == peer) return Path::put;
+    switch (gin_team_of(args)) {
+        case GinTeam::world: return Path::put;
+        case GinTeam::world_minus_lsa: return is_lsa_peer(peers, peer) ? Path::none : Path::put;
+        case GinTeam::rail:
+            return (peer - peers.rank) % peers.lsa_size == 0 ? Path::put : Path::none;
     }
     return Path::none;
 }
@@ -580,4 +582,4 @@ cudaError_t launch_wait(const WaitArgs& args, int threads, cudaStream_t stream) 
     return launch_kernel(wait_kernel, 1, threads, 0, stream, args);
 }
 
-}  // namespace gimlet::test
+}  // namespace gimlet::sim

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/support/sim_bootstrap.hpp"
+#include "runtime/sim/sim_bootstrap.hpp"
 
 #include <algorithm>
 #include <atomic>

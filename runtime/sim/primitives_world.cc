@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/sim/primitives_world.hpp"
+#include "runtime/sim/primitives_world.hpp"
 
 #include <cstring>
 #include <exception>
 #include <sstream>
 #include <stdexcept>
+#include <vector>
 
-namespace gimlet::test {
+namespace gimlet::sim {
 
 void check(cudaError_t result, const char* call) {
     if (result != cudaSuccess)
@@ -82,6 +83,13 @@ RankWorld::RankWorld(int rank, const emu::SimOptions& options, const WorldShape&
     expect(peers_.dev_comm.lsaSize == lsa_size, "LSA team size differs from the simulation's");
     expect(contexts == 0 || static_cast<int>(peers_.dev_comm.ginContextCount) >= contexts,
            "too few GIN contexts");
+    if (options.faults.near_wrap_counters && contexts > 0) {
+        const std::vector<std::uint64_t> sums(
+            static_cast<std::size_t>(contexts) * SignalMap{options.ranks}.signal_count(),
+            emu::kNearWrapSignal);
+        write_window(peers_.layout.signal_expected, sums.data(),
+                     sums.size() * sizeof(std::uint64_t));
+    }
 
     void* flat = nullptr;
     check(ncclGetLsaDevicePointer(window_, 0, rank % lsa_size, &flat), "ncclGetLsaDevicePointer");
@@ -141,4 +149,4 @@ void RankWorld::read_window(std::uint64_t offset, void* to, std::size_t bytes) c
     synchronize();
 }
 
-}  // namespace gimlet::test
+}  // namespace gimlet::sim

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Mutants: named wrong variants of the code that ships, to prove that the simulation would notice.
+//
+// A mutation point is one line, `if (!mutated(Mutant::x)) ...` or `mutate(Mutant::x, right,
+// wrong)`. In every program that ships, and in every test but gimlet_mutants, mutated() is a
+// constant false and the point costs nothing. gimlet_mutants compiles the device sources a second
+// time with GIMLET_MUTATION, where it compares with the mutant that was chosen at run time.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "device/core/platform.hpp"
+
+// X(name, scenarios of `gimlet sim` that should notice, file below device/, rule that it breaks)
+#define GIMLET_MUTANTS(X)                                                                          \
+    X(grid_no_wait, "grid gpu", "sync/grid_barrier", "waits for all blocks")                       \
+    X(grid_one_short, "grid gpu", "sync/grid_barrier",                                             \
+      "the last arrival flips, not the one before")                                                \
+    X(grid_old_flip, "grid gpu", "sync/grid_barrier", "the flip differs from the one before")      \
+    X(grid_no_sync_before, "grid gpu", "sync/grid_barrier",                                        \
+      "a block arrives when all its threads have")                                                 \
+    X(grid_no_sync_after, "grid gpu", "sync/grid_barrier", "threads go on when their block may")   \
+    X(grid_ignores_poison, "absent", "sync/grid_barrier", "a failed step fails every block")       \
+    X(nvlink_no_wait, "nvlink gpu", "sync/nvlink_barrier", "waits for all members")                \
+    X(nvlink_one_behind, "nvlink gpu", "sync/nvlink_barrier",                                      \
+      "no member may be one barrier behind")                                                       \
+    X(nvlink_compare_not_rolling, "nvlink gpu", "sync/nvlink_barrier", "barrier numbers may wrap") \
+    X(nvlink_wrong_flag, "nvlink gpu", "sync/nvlink_barrier",                                      \
+      "the flag at the peer is that of this rank")                                                 \
+    X(nvlink_counter_stays, "nvlink gpu", "sync/nvlink_barrier", "barriers are numbered")          \
+    X(nvlink_arrives_twice, "nvlink gpu", "sync/nvlink_barrier", "one arrival a barrier")          \
+    X(nvlink_last_peer_left_out, "nvlink gpu", "sync/nvlink_barrier", "every member is told")      \
+    X(nvlink_no_sync_before, "nvlink gpu", "sync/nvlink_barrier",                                  \
+      "the block's stores come before its arrival")                                                \
+    X(nvlink_no_sync_after, "nvlink gpu", "sync/nvlink_barrier",                                   \
+      "threads go on when their block may")                                                        \
+    X(block_no_wait, "block", "sync/block_barrier", "waits for every member")                      \
+    X(block_one_sided, "block", "sync/block_barrier", "own arrivals are counted")                  \
+    X(block_one_behind, "block", "sync/block_barrier", "no member may be one barrier behind")      \
+    X(block_arrives_twice, "block", "sync/block_barrier", "one arrival a barrier")                 \
+    X(block_wrong_word, "block", "sync/block_barrier",                                             \
+      "the word at the peer is that of this rank")                                                 \
+    X(block_no_sync_before, "block", "sync/block_barrier",                                         \
+      "the block's stores come before its arrival")                                                \
+    X(gin_no_wait, "gin gpu", "sync/gin_barrier", "waits for every peer")                          \
+    X(gin_weak_signal, "gin gpu", "sync/gin_barrier", "the signal covers earlier puts: strong")    \
+    X(gin_signals_on_one_context, "gin gpu", "sync/gin_barrier",                                   \
+      "a signal on each context that carried puts")                                                \
+    X(gin_waits_on_one_context, "gin gpu", "sync/gin_barrier",                                     \
+      "a wait on each context that carried puts")                                                  \
+    X(gin_shadow_stays, "gin gpu", "sync/gin_barrier", "each barrier expects new signals")         \
+    X(gin_wrong_signal, "gin gpu", "sync/gin_barrier", "the signal is that of its sender")         \
+    X(gin_no_sync_before, "gin gpu", "sync/gin_barrier",                                           \
+      "the block's puts come before its signals")                                                  \
+    X(gin_no_sync_after, "gin", "sync/gin_barrier", "threads go on when their block may")          \
+    X(shadow_compare_not_rolling, "gin rank-major", "sync/signal_shadow", "sums may wrap")         \
+    X(shadow_one_low, "gin puts rank-major", "sync/signal_shadow",                                 \
+      "all expected signals are waited for")                                                       \
+    X(follow_forgets, "follow", "sync/signal_shadow", "what was taken is not taken again")         \
+    X(gpu_no_bulk_flush, "gpu", "sync/gpu_barrier", "bulk stores are complete before arrival")     \
+    X(gpu_flush_reads_only, "gpu", "sync/gpu_barrier", "bulk stores are written, not only read")   \
+    X(gpu_no_start_sync, "gpu", "sync/gpu_barrier",                                                \
+      "all blocks are ready before the rank says so")                                              \
+    X(gpu_no_end_sync, "gpu", "sync/gpu_barrier", "all blocks wait for the meeting")               \
+    X(gpu_first_context_only, "gpu", "sync/gpu_barrier", "all named contexts are covered")         \
+    X(gpu_wrong_gin_team, "gpu", "sync/gpu_barrier", "a world barrier meets all other teams")      \
+    X(gpu_failed_block_stays_away, "absent", "sync/gpu_barrier",                                   \
+      "a failed block arrives all the same")                                                       \
+    X(put_last_flagged, "puts", "channel/aggregated_put", "the last put of a batch rings")         \
+    X(put_never_rings_between, "puts", "channel/aggregated_put",                                   \
+      "unsent puts do not fill the queue")                                                         \
+    X(put_signal_first, "puts", "channel/aggregated_put", "the signal rides on the last put")      \
+    X(put_held_one_lost, "puts", "channel/aggregated_put", "closing sends the put that is held")   \
+    X(put_old_source, "puts", "channel/aggregated_put", "source and destination belong together")  \
+    X(wait_for_ever, "absent", "core/wait", "every wait has a deadline")                           \
+    X(wait_ignores_poison, "absent refusal", "core/wait", "a failed step ends its other waits")    \
+    X(wait_fails_alone, "absent", "core/wait", "a time-out fails the step")                        \
+    X(wait_says_nothing, "absent", "core/wait", "a time-out leaves a record")                      \
+    X(wait_verdict_of_one, "absent", "core/wait", "a block has one verdict")                       \
+    X(wait_names_nobody, "absent", "core/wait", "the record names who is missing")                 \
+    X(dispatch_epoch_stays, "rank-major expert-major", "kernels/dispatch", "steps are numbered")   \
+    X(dispatch_closes_early, "rank-major expert-major", "kernels/dispatch",                        \
+      "the last block announces")                                                                  \
+    X(dispatch_rows_not_awaited, "rank-major expert-major", "kernels/dispatch",                    \
+      "LSA rows are waited for")                                                                   \
+    X(dispatch_gin_rows_not_awaited, "rank-major expert-major", "kernels/dispatch",                \
+      "GIN rows are waited for")                                                                   \
+    X(dispatch_arrival_weak, "rank-major expert-major", "kernels/dispatch",                        \
+      "the arrival signal covers the rows: strong")                                                \
+    X(dispatch_arrival_one_context, "rank-major expert-major", "kernels/dispatch",                 \
+      "an arrival signal on each context")                                                         \
+    X(dispatch_arrival_shadow_stays, "rank-major expert-major", "kernels/dispatch",                \
+      "each step expects new arrivals")                                                            \
+    X(dispatch_count_shadow_stays, "rank-major expert-major", "kernels/dispatch",                  \
+      "each step expects new count rows")                                                          \
+    X(dispatch_no_flush, "rank-major expert-major", "kernels/dispatch",                            \
+      "send buffers are used again after a flush")                                                 \
+    X(dispatch_ignores_refusal, "refusal", "kernels/dispatch", "a failed step sends no rows")      \
+    X(dispatch_one_buffer, "rank-major expert-major", "kernels/dispatch_context",                  \
+      "receive buffers alternate")                                                                 \
+    X(count_tag_ignored, "rank-major expert-major", "kernels/dispatch_context",                    \
+      "a count is of this step")                                                                   \
+    X(count_tag_one_bit, "rank-major expert-major", "kernels/dispatch_context",                    \
+      "a tag is the whole epoch")                                                                  \
+    X(count_row_not_awaited, "rank-major expert-major", "kernels/dispatch_count",                  \
+      "a put count row has landed before it is read")                                              \
+    X(count_row_short, "rank-major expert-major", "kernels/dispatch_count",                        \
+      "the whole count row is put")                                                                \
+    X(count_refusal_ignored, "refusal", "kernels/dispatch_count", "a refusal is heard")            \
+    X(count_refusal_unsaid, "refusal", "kernels/dispatch_count", "a refusal is said")              \
+    X(count_duplicate_accepted, "refusal", "kernels/dispatch_count", "an expert is named once")    \
+    X(count_range_accepted, "refusal", "kernels/dispatch_count", "experts exist")                  \
+    X(count_blocks_not_summed, "rank-major expert-major", "kernels/dispatch_count",                \
+      "ordinals start behind the lower blocks")                                                    \
+    X(count_warps_not_summed, "rank-major expert-major", "kernels/dispatch_count",                 \
+      "ordinals start behind the lower warps")                                                     \
+    X(count_base_off_by_one, "rank-major expert-major", "kernels/dispatch_count",                  \
+      "slots start behind the lower ranks")                                                        \
+    X(slot_capacity_ignored, "refusal", "kernels/dispatch_slots", "rows fit the receive buffer")   \
+    X(slot_alignment_ignored, "expert-major", "kernels/dispatch_slots",                            \
+      "expert blocks are aligned")                                                                 \
+    X(slot_send_ranges_overlap, "rank-major expert-major", "kernels/dispatch_slots",               \
+      "each key has its own send rows")                                                            \
+    X(slot_ordinal_stays, "rank-major expert-major", "kernels/dispatch_slots",                     \
+      "each row has its own slot")                                                                 \
+    X(copy_chunk_after_one_writer, "rank-major expert-major", "kernels/dispatch_copy",             \
+      "a chunk is put when payload and records are there")                                         \
+    X(copy_chunk_always_full, "rank-major expert-major", "kernels/dispatch_copy",                  \
+      "the last chunk may be short")                                                               \
+    X(copy_records_not_put, "rank-major expert-major", "kernels/dispatch_copy",                    \
+      "records travel with rows")                                                                  \
+    X(copy_batch_not_closed, "rank-major expert-major", "kernels/dispatch_copy",                   \
+      "batches are closed")                                                                        \
+    X(copy_slot_reused_early, "rank-major expert-major", "kernels/dispatch_copy",                  \
+      "a slot is loaded when its stores have left it")                                             \
+    X(copy_stores_not_read, "rank-major expert-major", "kernels/dispatch_copy",                    \
+      "a slot is free when its stores were read")                                                  \
+    X(copy_stores_not_complete, "rank-major expert-major", "kernels/dispatch_copy",                \
+      "rows are written before they are announced")                                                \
+    X(copy_load_not_awaited, "rank-major expert-major", "kernels/dispatch_copy",                   \
+      "a slot is stored when its load has landed")                                                 \
+    X(copy_parity_stays, "rank-major expert-major", "kernels/dispatch_copy",                       \
+      "mbarrier phases alternate")                                                                 \
+    X(copy_gaps_not_filled, "expert-major", "kernels/dispatch_copy", "padding is marked")          \
+    X(combine_epoch_stays, "rank-major expert-major", "kernels/combine", "steps are numbered")     \
+    X(combine_closes_early, "rank-major expert-major", "kernels/combine",                          \
+      "the last block closes the step")                                                            \
+    X(combine_ready_not_awaited, "rank-major expert-major", "kernels/combine",                     \
+      "LSA peers' rows are ready before they are read")                                            \
+    X(combine_gin_ready_not_awaited, "rank-major expert-major", "kernels/combine",                 \
+      "home rows are free before they are put")                                                    \
+    X(combine_slot_not_empty, "rank-major expert-major", "kernels/combine",                        \
+      "a slot is filled when it was left")                                                         \
+    X(combine_slot_not_full, "rank-major expert-major", "kernels/combine",                         \
+      "a slot is read when it is filled")                                                          \
+    X(combine_round_stays, "rank-major expert-major", "kernels/combine",                           \
+      "mbarrier phases alternate")                                                                 \
+    X(combine_weight_dropped, "expert-major", "kernels/combine", "rows are weighted")              \
+    X(combine_bias_dropped, "rank-major expert-major", "kernels/combine", "the bias is added")     \
+    X(combine_one_buffer, "rank-major expert-major", "kernels/combine_chunks",                     \
+      "combine buffers alternate")                                                                 \
+    X(combine_chunk_not_awaited, "rank-major expert-major", "kernels/combine_chunks",              \
+      "pushed rows are waited for")                                                                \
+    X(combine_chunk_off_by_one, "rank-major expert-major", "kernels/combine_chunks",               \
+      "the row's own chunk is waited for")                                                         \
+    X(combine_chunk_weak, "rank-major expert-major", "kernels/combine_chunks",                     \
+      "the n-th signal means n chunks: strong")                                                    \
+    X(combine_chunk_shadow_stays, "rank-major expert-major", "kernels/combine_chunks",             \
+      "each step expects new chunks")                                                              \
+    X(combine_ready_shadow_stays, "rank-major expert-major", "kernels/combine_chunks",             \
+      "each step expects new ready signals")                                                       \
+    X(combine_no_flush, "rank-major expert-major", "kernels/combine_chunks",                       \
+      "pushed rows are used again after a flush")
+
+namespace gimlet::device {
+
+#define GIMLET_MUTANT_NAME(name, scenarios, place, rule) name,
+enum class Mutant : int { none, GIMLET_MUTANTS(GIMLET_MUTANT_NAME) };
+#undef GIMLET_MUTANT_NAME
+
+#if GIMLET_EMULATED && defined(GIMLET_MUTATION)
+/// Chosen by the program before the simulation starts.
+inline Mutant selected_mutant = Mutant::none;
+/// How often a run came by the chosen mutation point.
+inline std::uint64_t mutant_hits = 0;
+
+inline bool mutated(Mutant mutant) {
+    if (mutant != selected_mutant) return false;
+    ++mutant_hits;
+    return true;
+}
+#else
+GIMLET_DEVICE constexpr bool mutated(Mutant) {
+    return false;
+}
+#endif
+
+/// `right` in the code that ships, `wrong` in the mutant.
+template <class T>
+GIMLET_DEVICE constexpr T mutate(Mutant mutant, T right, std::type_identity_t<T> wrong) {
+    return mutated(mutant) ? wrong : right;
+}
+
+}  // namespace gimlet::device

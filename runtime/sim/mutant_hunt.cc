@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/sim/mutant_hunt.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <sstream>
+#include <type_traits>
+
+#include "device/core/mutation.hpp"
+#include "host/base/error.hpp"
+#include "host/base/log.hpp"
+#include "runtime/sim/scenarios.hpp"
+
+namespace gimlet::sim {
+namespace {
+
+constexpr unsigned kRunSecondsMax = 120;
+
+/// What a child process tells; in memory that both see, so that it survives a crash.
+struct Note {
+    bool caught;
+    bool done;
+    std::uint64_t seeds;
+    std::uint64_t hits;
+    std::uint64_t seed;
+    char scenario[32];
+    char how[240];
+};
+static_assert(std::is_trivially_copyable_v<Note>);
+
+void copy_text(char* to, std::size_t room, const std::string& from) {
+    std::snprintf(to, room, "%s", from.substr(0, from.find('\n')).c_str());
+}
+
+/// Every other seed runs under the seed's fault plan, but for faults that excuse errors.
+SimCase case_of(const MutantInfo& mutant, std::uint64_t seed) {
+    SimCase which;
+    which.scenario = mutant.scenarios[seed % mutant.scenarios.size()];
+    which.seed = seed;
+    if (seed / mutant.scenarios.size() % 2 == 1) which.plan = random_case_plan(which);
+    which.plan.faults.stop_rank = -1;
+    which.plan.faults.fail_put_rank = -1;
+    return which;
+}
+
+void run_child(const MutantInfo& mutant, const HuntOptions& options, Note* note) {
+    device::selected_mutant = static_cast<device::Mutant>(mutant.id);
+    set_log_sink([](const LogRecord&) {});
+    for (std::uint64_t i = 0; i < options.seed_count && !note->caught; ++i) {
+        const SimCase which = case_of(mutant, options.first_seed + i);
+        note->seeds = i + 1;
+        note->seed = which.seed;
+        copy_text(note->scenario, sizeof note->scenario, which.scenario);
+        alarm(kRunSecondsMax);
+        const SimResult result = run_case(which);
+        note->hits = device::mutant_hits;
+        if (result.good) continue;
+        copy_text(note->how, sizeof note->how, result.fault);
+        note->caught = true;
+    }
+    note->done = true;
+}
+
+Catch catch_of(const Note& note, int status) {
+    Catch out;
+    out.caught = note.caught || !note.done;
+    out.seeds = note.seeds;
+    out.hits = note.hits;
+    out.seed = note.seed;
+    out.scenario = note.scenario;
+    out.how = note.how;
+    if (!note.done && !note.caught) {
+        const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+        out.how = signal == SIGALRM ? "the run does not end"
+                                    : fmt::format("the run crashes ({})", strsignal(signal));
+    }
+    return out;
+}
+
+}  // namespace
+
+const std::vector<MutantInfo>& mutant_list() {
+    static const std::vector<MutantInfo> list = [] {
+        struct Row {
+            const char* name;
+            const char* scenarios;
+            const char* place;
+            const char* rule;
+        };
+#define GIMLET_MUTANT_ROW(name, scenarios, place, rule) {#name, scenarios, place, rule},
+        const Row rows[] = {GIMLET_MUTANTS(GIMLET_MUTANT_ROW)};
+#undef GIMLET_MUTANT_ROW
+        std::vector<MutantInfo> out;
+        for (const Row& row : rows) {
+            MutantInfo info{static_cast<int>(out.size()) + 1, row.name, {}, row.place, row.rule};
+            std::istringstream words(row.scenarios);
+            for (std::string word; words >> word;) info.scenarios.push_back(word);
+            out.push_back(std::move(info));
+        }
+        return out;
+    }();
+    return list;
+}
+
+std::vector<Catch> hunt(const std::vector<MutantInfo>& mutants, const HuntOptions& options,
+                        void (*on_result)(const MutantInfo&, const Catch&)) {
+    const std::size_t bytes = std::max<std::size_t>(mutants.size(), 1) * sizeof(Note);
+    void* const shared =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        raise(ErrorCode::system, kNoRank, "no {} B of shared memory: {}", bytes,
+              std::strerror(errno));
+    auto* const notes = static_cast<Note*>(shared);
+    std::vector<Catch> results(mutants.size());
+    std::map<pid_t, std::size_t> running;
+    std::size_t next = 0;
+    while (next < mutants.size() || !running.empty()) {
+        if (next < mutants.size() && static_cast<int>(running.size()) < options.jobs) {
+            const pid_t child = fork();
+            if (child < 0) raise(ErrorCode::system, kNoRank, "fork: {}", std::strerror(errno));
+            if (child == 0) {
+                run_child(mutants[next], options, notes + next);
+                _exit(0);
+            }
+            running[child] = next++;
+            continue;
+        }
+        int status = 0;
+        const pid_t ended = waitpid(-1, &status, 0);
+        const auto found = running.find(ended);
+        if (found == running.end()) continue;
+        const std::size_t index = found->second;
+        running.erase(found);
+        results[index] = catch_of(notes[index], status);
+        on_result(mutants[index], results[index]);
+    }
+    munmap(shared, bytes);
+    return results;
+}
+
+}  // namespace gimlet::sim

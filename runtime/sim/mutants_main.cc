@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// gimlet_mutants, which `gimlet sim --mutants` starts: how many wrong variants are noticed?
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/sim/mutant_hunt.hpp"
+
+namespace {
+
+using namespace gimlet::sim;
+
+constexpr double kShareWanted = 0.95;
+
+void print_result(const MutantInfo& mutant, const Catch& result) {
+    if (result.caught) {
+        fmt::print("caught   {:<30} after {:>4} seeds, {} seed {}: {}\n", mutant.name, result.seeds,
+                   result.scenario, result.seed, result.how);
+    } else {
+        fmt::print(
+            "SURVIVED {:<30} {:>4} seeds, {}\n", mutant.name, result.seeds,
+            result.hits == 0 ? "never reached" : fmt::format("reached {} times", result.hits));
+    }
+    std::fflush(stdout);
+}
+
+std::vector<MutantInfo> chosen(const std::vector<std::string>& names) {
+    if (names.empty()) return mutant_list();
+    std::vector<MutantInfo> out;
+    for (const std::string& name : names) {
+        const auto found = std::find_if(mutant_list().begin(), mutant_list().end(),
+                                        [&](const MutantInfo& m) { return m.name == name; });
+        if (found == mutant_list().end())
+            throw std::invalid_argument("mutant '" + name + "' is unknown; --list shows them");
+        out.push_back(*found);
+    }
+    return out;
+}
+
+int run(const std::vector<MutantInfo>& mutants, const HuntOptions& options) {
+    const std::vector<Catch> results = hunt(mutants, options, print_result);
+    std::size_t caught = 0;
+    for (const Catch& result : results) caught += result.caught;
+    const double share = static_cast<double>(caught) / static_cast<double>(results.size());
+    fmt::print("{} mutants, {} caught ({:.1f} %) within {} seeds each from {}\n", results.size(),
+               caught, 100 * share, options.seed_count, options.first_seed);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        if (results[i].caught) continue;
+        fmt::print("survivor: {} ({}): {}\n", mutants[i].name, mutants[i].place, mutants[i].rule);
+    }
+    return share >= kShareWanted ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    CLI::App app{
+        "Runs wrong variants of the shipped device code in simulation.\n"
+        "Exit codes: 0 at least 95 % are caught, 1 fewer, 2 could not run.",
+        "gimlet_mutants"};
+    HuntOptions options;
+    options.jobs = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    std::vector<std::string> names;
+    bool list = false;
+    app.add_option("--mutant", names, "Only these; may be repeated");
+    app.add_option("--seeds", options.seed_count, "Seeds each")
+        ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
+        ->capture_default_str();
+    app.add_option("--seed", options.first_seed, "The first seed")->capture_default_str();
+    app.add_option("--jobs", options.jobs, "Processes at a time")
+        ->check(CLI::Range(1, 1024))
+        ->capture_default_str();
+    app.add_flag("--list", list, "Names the mutants and leaves");
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : 2;
+    }
+    try {
+        if (!list) return run(chosen(names), options);
+        for (const MutantInfo& mutant : mutant_list())
+            fmt::print("{:<30} device/{:<24} {}\n", mutant.name, mutant.place, mutant.rule);
+        return 0;
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "gimlet_mutants: {}\n", error.what());
+        return 2;
+    }
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/sim/refusals.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "host/base/error.hpp"
+#include "host/cuda/buffer.hpp"
+#include "host/cuda/stream.hpp"
+#include "host/emulator/engine.hpp"
+#include "runtime/exchange.hpp"
+#include "runtime/runtime.hpp"
+#include "runtime/sim/sim_bootstrap.hpp"
+
+namespace gimlet::sim {
+namespace {
+
+std::vector<std::int32_t> experts_of(const Scenario& scenario, const RefusalCase& bad, int rank) {
+    const std::int32_t count = scenario.config.expert_count;
+    std::vector<std::int32_t> out;
+    for (std::int32_t t = 0; t < RefusalCase::kTokens; ++t) {
+        out.push_back((t + rank) % count);
+        out.push_back((t + rank + 3) % count);
+    }
+    if (rank != bad.rank) return out;
+    std::int32_t* const choice = out.data() + 2 * bad.token;
+    switch (bad.kind) {
+        case RefusalCase::Kind::expert_too_high: choice[1] = count; break;
+        case RefusalCase::Kind::expert_below: choice[1] = -2; break;
+        case RefusalCase::Kind::expert_twice: choice[1] = choice[0]; break;
+        case RefusalCase::Kind::too_many_rows: break;
+    }
+    return out;
+}
+
+struct Answer {
+    ErrorCode code = ErrorCode::ok;
+    std::string text;
+};
+
+template <typename Call>
+Answer answer_of(Call&& call) {
+    try {
+        call();
+    } catch (const Error& error) {
+        return {error.code(), error.what()};
+    }
+    return {};
+}
+
+void check_answer(const RefusalCase& bad, int rank, const Answer& answer) {
+    const bool crowded = bad.kind == RefusalCase::Kind::too_many_rows;
+    const ErrorCode wanted = crowded            ? ErrorCode::overflow
+                             : rank == bad.rank ? ErrorCode::invalid_argument
+                                                : ErrorCode::peer_failed;
+    const std::string word = crowded            ? "rows"
+                             : rank == bad.rank ? fmt::format("token {}", bad.token)
+                                                : fmt::format("rank {}", bad.rank);
+    if (answer.code == wanted && answer.text.find(word) != std::string::npos) return;
+    throw std::runtime_error(fmt::format("rank {}: expected {} with \"{}\", got {}: {}", rank,
+                                         error_code_name(wanted), word,
+                                         error_code_name(answer.code), answer.text));
+}
+
+void run_rank(const Scenario& scenario, const RefusalCase& bad, int rank) {
+    auto runtime = Runtime::create(make_sim_bootstrap(rank));
+    auto exchange = Exchange::create(*runtime, scenario.config);
+    const Stream stream = Stream::create(rank);
+    Routing routing = exchange->make_routing();
+    DeviceBuffer<std::byte> rows(RefusalCase::kTokens * dispatch_row_bytes(scenario.config));
+    rows.fill_bytes(0);
+    const std::vector<std::int32_t> host_experts = experts_of(scenario, bad, rank);
+    DeviceBuffer<std::int32_t> experts(host_experts.size());
+    experts.upload(host_experts);
+    DispatchInputs inputs;
+    inputs.rows = rows.get();
+    inputs.expert_indices = experts.get();
+    inputs.token_count = RefusalCase::kTokens;
+    emu::host_barrier();
+    const emu::Engine& engine = emu::Engine::get();
+    const std::uint64_t from_ns = engine.now_ns();
+    const Answer first = answer_of([&] {
+        exchange->dispatch(inputs, &routing, CountMode::device, stream.get());
+        exchange->synchronize(stream.get());
+    });
+    check_answer(bad, rank, first);
+    const std::uint64_t took_ns = engine.now_ns() - from_ns;
+    if (took_ns >= exchange->plan().deadline_ns) {
+        throw std::runtime_error(
+            fmt::format("rank {}: heard of the refusal after {} ns only", rank, took_ns));
+    }
+    const Answer again =
+        answer_of([&] { exchange->dispatch(inputs, &routing, CountMode::device, stream.get()); });
+    if (again.code != first.code) {
+        throw std::runtime_error(fmt::format("rank {}: the next call says {} instead of {}", rank,
+                                             error_code_name(again.code),
+                                             error_code_name(first.code)));
+    }
+    emu::host_barrier();
+    exchange->abort();
+    runtime->abort();
+}
+
+}  // namespace
+
+emu::SimReport run_refusal(const Scenario& given, const RefusalCase& bad) {
+    Scenario scenario = given;
+    if (bad.kind == RefusalCase::Kind::too_many_rows) scenario.config.max_recv_rows = 1;
+    return emu::simulate(scenario.sim, [&](int rank) { run_rank(scenario, bad, rank); });
+}
+
+}  // namespace gimlet::sim

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A dispatch whose input is bad on one rank.
+#pragma once
+
+#include "host/emulator/simulation.hpp"
+#include "runtime/sim/exchange_world.hpp"
+
+namespace gimlet::sim {
+
+struct RefusalCase {
+    enum class Kind {
+        expert_too_high,
+        expert_below,   ///< below -1
+        expert_twice,   ///< in one token
+        too_many_rows,  ///< more than a receive buffer holds: every rank sees it
+    };
+    static constexpr int kTokens = 8;
+
+    Kind kind = Kind::expert_too_high;
+    int rank = 0;
+    int token = 0;  ///< below kTokens
+};
+
+/// Every rank dispatches kTokens tokens of topk = 2. Throws SimFailure unless each rank gives up
+/// with the right error, well before its deadline, and gives the same answer to the next call.
+emu::SimReport run_refusal(const Scenario& scenario, const RefusalCase& bad);
+
+}  // namespace gimlet::sim
