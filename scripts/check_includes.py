@@ -36,6 +36,7 @@ EMULATOR, RMA_PLUGIN = "host/emulator", "host/rma_plugin"
 LAUNCH = "device/kernels/launch.hpp"
 HOST = {BASE, CUDA, BOOTSTRAP, NCCL}
 RUNTIME, SIM = "runtime", "runtime/sim"
+SHARED_TESTS = "tests/litmus"  # programs that mpi_tests builds too
 ALLOWED = {
     ABI: {ABI},
     CORE: {ABI, CORE},
@@ -54,7 +55,7 @@ ALLOWED = {
     # Simulated worlds; built for the emulator only.
     SIM: {ABI, CORE, SYNC, CHANNEL, KERNELS, RUNTIME, SIM, EMULATOR} | HOST,
     "mpi_tests": {ABI, CORE, SYNC, CHANNEL, KERNELS, RUNTIME, "runtime/capi", "mpi_tests",
-                  "tests/support"} | HOST,
+                  "tests/support", SHARED_TESTS} | HOST,
 }
 FREE_ROOMS = ("tests",)  # tests may include everything
 
@@ -98,7 +99,7 @@ def line_of(text, position):
 def room_of(path):
     """The room of a repository path such as 'device/core/wait.cuh', or None outside all rooms."""
     best = None
-    for room in (*ALLOWED, *FREE_ROOMS):
+    for room in (*ALLOWED, *FREE_ROOMS, SHARED_TESTS):
         if (path == room or path.startswith(room + "/")) and (best is None or len(room) > len(best)):
             best = room
     return best

@@ -13,6 +13,8 @@ constexpr uint32_t kGrain = 16;  // bytes; alignment and smallest piece of a bul
 constexpr uint32_t kBarrierTag = 0x6d626172u;
 constexpr int64_t kTransactionBytesMax = (1 << 20) - 1;
 constexpr double kSpuriousMissChance = 0.125;
+constexpr double kSlowChance = 0.25;  // of a store: read long before it is written
+constexpr uint32_t kPatienceMax = 32;
 
 uint64_t barrier_word(size_t index) {
     return (uint64_t{kBarrierTag} << 32) | index;
@@ -79,6 +81,11 @@ void BulkEngine::load(DeviceTask& task, void* destination, const void* source, u
     copy.bytes = bytes;
     copy.backwards = core_.rng.chance(0.5);
     copy.barrier = static_cast<uint32_t>(&barrier - barriers_[task.cta].data());
+    if (Watch* const watching = watch()) {
+        copy.agent = watching->start_agent(Proxy::async, caller, "bulk load");
+        watching->agent_access(copy.agent, source, bytes, false);
+        watching->agent_access(copy.agent, destination, bytes, true);
+    }
     // From now on the destination holds nothing in particular. Somebody who still reads it, or
     // reads it too early, sees that.
     if (core_.rng.chance(0.5)) std::fill_n(copy.destination, bytes, kPoisonByte);
@@ -102,7 +109,15 @@ void BulkEngine::store(DeviceTask& task, void* destination, const void* source, 
     copy.bytes = bytes;
     copy.backwards = core_.rng.chance(0.5);
     copy.group = task.bulk.open_group;
+    copy.slow = core_.rng.chance(kSlowChance);
+    if (copy.slow) copy.patience = static_cast<uint32_t>(core_.rng.below(kPatienceMax));
     copy.staged.resize(bytes);
+    if (Watch* const watching = watch()) {
+        copy.read_agent = watching->start_agent(Proxy::async, caller, "bulk store's read");
+        watching->agent_access(copy.read_agent, source, bytes, false);
+        copy.agent = watching->start_agent(Proxy::async, caller, "bulk store's write");
+        watching->agent_access(copy.agent, destination, bytes, true);
+    }
     copies_.push_back(std::move(copy));
     task.bulk.newest_store_group = task.bulk.open_group;
     ++task.cta->kernel->bulk_in_flight;
@@ -130,6 +145,10 @@ void BulkEngine::wait_groups(DeviceTask& task, int pending_groups, bool reading,
     while (group_pending(task, newest, reading)) core_.block(what);
     task.bulk.waiting = false;
     task.bulk.read_waited_group = std::max(task.bulk.read_waited_group, newest);
+    if (Watch* const watching = watch()) {
+        watching->acquire(&task.bulk.read_waited_group);
+        if (!reading) watching->acquire(&task.bulk.open_group);
+    }
 }
 
 void BulkEngine::wait_read(DeviceTask& task, int pending_groups) {
@@ -149,6 +168,12 @@ bool BulkEngine::move(size_t index, Rng& rng) {
         std::memcpy(copy.destination + at, copy.source + at, piece);
         copy.written += piece;
         MBarrier& barrier = barriers_[copy.cta][copy.barrier];
+        if (Watch* const watching = watch()) {
+            watching->age_copy(copy.agent, copy.source + at, copy.destination + at, piece);
+            if (copy.written == copy.bytes) {
+                watching->agent_release(copy.agent, barrier.address, Watch::Gives::itself);
+            }
+        }
         barrier.pending_bytes -= piece;
         barrier.bytes_in_phase = true;
         try_complete(*copy.cta, barrier);
@@ -161,8 +186,19 @@ bool BulkEngine::move(size_t index, Rng& rng) {
         const uint32_t at = copy.backwards ? copy.bytes - copy.read - piece : copy.read;
         std::memcpy(copy.staged.data() + at, copy.source + at, piece);
         copy.read += piece;
+        if (Watch* const watching = watch(); watching != nullptr && copy.read == copy.bytes) {
+            if (copy.issuer != nullptr) {
+                watching->agent_release(copy.read_agent, &copy.issuer->bulk.read_waited_group,
+                                        Watch::Gives::itself);
+            }
+            watching->end_agent(copy.read_agent);
+        }
+    } else if (!can_read && copy.patience > 0) {
+        --copy.patience;
+        return false;
     } else {
-        const uint32_t piece = piece_of(copy.read - copy.written, split, rng);
+        const uint32_t piece = piece_of(copy.read - copy.written, copy.slow ? 1.0 : split, rng);
+        if (copy.slow) copy.patience = static_cast<uint32_t>(rng.below(kPatienceMax / 4));
         const uint32_t at = copy.backwards ? copy.bytes - copy.written - piece : copy.written;
         std::memcpy(copy.destination + at, copy.staged.data() + at, piece);
         copy.written += piece;
@@ -173,6 +209,15 @@ bool BulkEngine::move(size_t index, Rng& rng) {
 
 void BulkEngine::retire(size_t index) {
     Kernel* const kernel = copies_[index].kernel;
+    if (Watch* const watching = watch()) {
+        const BulkCopy& copy = copies_[index];
+        if (copy.store && copy.issuer != nullptr) {
+            watching->agent_release(copy.agent, &copy.issuer->bulk.open_group,
+                                    Watch::Gives::itself);
+        }
+        watching->agent_release(copy.agent, &core_.devices()[kernel->device], Watch::Gives::itself);
+        watching->end_agent(copy.agent);
+    }
     if (index + 1 != copies_.size()) copies_[index] = std::move(copies_.back());
     copies_.pop_back();
     --kernel->bulk_in_flight;
@@ -254,6 +299,7 @@ void BulkEngine::try_complete(Cta& cta, MBarrier& barrier) {
     barrier.landed_unseen = barrier.bytes_in_phase;
     barrier.bytes_in_phase = false;
     (void)cta;
+    if (Watch* const watching = watch()) watching->complete(barrier.address);
     core_.progress();
 }
 
@@ -263,6 +309,7 @@ void BulkEngine::barrier_arrive(DeviceTask& task, uint64_t* bar, uint32_t expect
     core_.yield("mbarrier arrive");
     MBarrier& barrier = barrier_of(task, bar, "mbarrier arrive");
     happens_before(bar);
+    if (Watch* const watching = watch()) watching->release(bar);
     barrier.pending_bytes += expected_bytes;
     if (barrier.pending_bytes > kTransactionBytesMax) {
         core_.engine().refuse("mbarrier expect_tx: " + std::to_string(barrier.pending_bytes) +
@@ -287,6 +334,7 @@ bool BulkEngine::barrier_test(DeviceTask& task, uint64_t* bar, uint32_t parity) 
     if (core_.rng.chance(kSpuriousMissChance)) return false;
     if (barrier.phase > 0) barrier.landed_unseen = false;
     happens_after(bar);
+    if (Watch* const watching = watch()) watching->leave(bar);
     return true;
 }
 
@@ -386,11 +434,13 @@ bool mbarrier_try_wait(uint64_t* bar, uint32_t parity) {
 
 void bulk_load(void* shared_dst, const void* src, uint32_t bytes, uint64_t* bar) {
     require_thread();
+    bulk().caller = __builtin_return_address(0);
     bulk().load(task(), shared_dst, src, bytes, bar);
 }
 
 void bulk_store(void* dst, const void* shared_src, uint32_t bytes) {
     require_thread();
+    bulk().caller = __builtin_return_address(0);
     bulk().store(task(), dst, shared_src, bytes);
 }
 

@@ -38,7 +38,11 @@ struct BulkCopy {
     uint32_t bytes = 0;
     uint32_t read = 0;  ///< bytes taken from the source
     uint32_t written = 0;
+    bool slow = false;      ///< a store that is read long before it is written, in many pieces
+    uint32_t patience = 0;  ///< times that its next write is put off
     uint64_t group = 0;
+    uint32_t agent = 0;             ///< of the watch: a load, or a store's write
+    uint32_t read_agent = 0;        ///< of the watch: a store's read
     uint32_t barrier = 0;           ///< index in the CTA's table; loads only
     std::vector<std::byte> staged;  ///< stores: bytes read and not written yet
 };
@@ -61,6 +65,9 @@ struct BulkEngine : Worker {
     void barrier_invalidate(DeviceTask& task, uint64_t* bar);
     void barrier_arrive(DeviceTask& task, uint64_t* bar, uint32_t expected_bytes, bool arrives);
     bool barrier_test(DeviceTask& task, uint64_t* bar, uint32_t parity);
+
+    /// Where device code called from, for reports of the watch.
+    const void* caller = nullptr;
 
     /// Checks at the exit of a thread and of a CTA; they refuse.
     void thread_finished(DeviceTask& task);

@@ -18,6 +18,7 @@
 #include "host/emulator/engine.hpp"
 #include "host/emulator/fiber.hpp"
 #include "host/emulator/include/gimlet_emu_thread.hpp"
+#include "host/emulator/watch.hpp"
 
 namespace gimlet::emu {
 
@@ -236,6 +237,8 @@ class EngineCore {
     void fail_with(std::exception_ptr exception);
     bool failed() const { return failed_.load(std::memory_order_relaxed); }
     const std::string& failure() const { return failure_; }
+    /// A better text for the failure, once the run is over.
+    void explain_failure(const std::string& text) { failure_ = text; }
     std::exception_ptr failure_exception() const { return failure_exception_; }
     [[noreturn]] void stop_fiber();
     std::string deadlock_table() const;
@@ -278,6 +281,7 @@ class EngineCore {
     std::unique_ptr<StreamTable> streams;
     std::shared_ptr<BulkEngine> bulk;
     std::unique_ptr<MemoryTable> memory;
+    std::unique_ptr<Watch> watch;  ///< simulation only, if asked for
 
     // ---- live mode: one lock around everything above
     std::mutex mutex;

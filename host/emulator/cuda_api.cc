@@ -166,6 +166,7 @@ cudaError_t api_wait(const char* what,
     HostContext& host = *core.host_context();
     if (core.host_wait(what, ready)) {
         happens_after(device_token(core, host.device));
+        if (Watch* const watching = watch()) watching->acquire(device_token(core, host.device));
         return cudaSuccess;
     }
     const cudaError_t ended = core.simulating ? cudaErrorLaunchFailure : cudaErrorCudartUnloading;
@@ -186,6 +187,7 @@ cudaError_t issue(EngineCore& core, const HostContext& host, cudaStream_t handle
     if (auto error = forbidden_on_legacy(core, host, stream)) return *error;
     work.device = stream->device;
     happens_before(device_token(core, stream->device));
+    if (Watch* const watching = watch()) watching->release(device_token(core, stream->device));
     if (stream->capture) {
         if (work.kind == Work::Kind::graph) return cudaErrorStreamCaptureUnsupported;
         return capture_work(stream, std::move(work));
@@ -610,6 +612,8 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
                                          : core.streams->idle(stream);
         if (idle) {
             happens_after(device_token(core, stream->device));
+            if (Watch* const watching = watch())
+                watching->acquire(device_token(core, stream->device));
             return cudaSuccess;
         }
         return core.ended() ? cudaErrorLaunchFailure : cudaErrorNotReady;
@@ -745,6 +749,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
         }
         if (event->state->completed >= event->state->recorded) {
             happens_after(device_token(core, event->state->device));
+            if (Watch* const watching = watch())
+                watching->acquire(device_token(core, event->state->device));
             return cudaSuccess;
         }
         return core.ended() ? cudaErrorLaunchFailure : cudaErrorNotReady;

@@ -436,6 +436,7 @@ struct FiberMain {
             core.fail_with(std::current_exception());
         }
         happens_before(token);
+        if (Watch* const watching = watch()) watching->thread_ends(token);
         core.exit_fiber(&task);
     }
 
@@ -520,6 +521,7 @@ void EngineCore::start_kernel(int device, std::shared_ptr<const KernelLaunch> la
     kernel->waiting.reserve(kernel->block_count);
     for (unsigned i = kernel->block_count; i-- > 0;) kernel->waiting.push_back(i);
     starting_.push_back(kernel.get());
+    if (watch != nullptr) watch->kernel_starts(kernel.get(), &devices_[device]);
     devices_[device].kernels.push_back(std::move(kernel));
     progress();
 }
@@ -662,6 +664,7 @@ void EngineCore::finish_cta(Cta& cta) {
         event(TraceEvent::Kind::end, kernel.device, 1 + static_cast<int>(cta.index),
               kernel.launch->name);
     bulk->block_finished(cta);
+    if (watch != nullptr) watch->forget_cta(cta);
     if (loaded_cta_ == &cta) loaded_cta_ = nullptr;
     Sm& home = devices_[kernel.device].sms[cta.sm];
     home.threads -= static_cast<unsigned>(cta.threads.size());
@@ -677,6 +680,7 @@ void EngineCore::finish_kernel(Kernel& kernel) {
         event(TraceEvent::Kind::end, kernel.device, 0, "kernel " + kernel.launch->name);
     const std::function<void()> on_done = std::move(kernel.on_done);
     auto& kernels = devices_[kernel.device].kernels;
+    if (watch != nullptr) watch->forget_tokens(&kernel, sizeof(kernel));
     std::erase_if(kernels, [&](const auto& held) { return held.get() == &kernel; });
     if (on_done) on_done();
 }
@@ -689,6 +693,7 @@ void EngineCore::reap() {
             fail("a fiber overflowed its stack of " + std::to_string(task->stack.bytes) + " bytes");
         }
         fiber_release(task);
+        if (watch != nullptr) watch->task_ends(*task);
         if (task->kind == FiberKind::host) {
             --hosts_running_;
             continue;

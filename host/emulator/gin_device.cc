@@ -199,6 +199,7 @@ void wait_local(GinQueue& queue, uint64_t number, const char* call) {
                static_cast<unsigned long long>(number),
                static_cast<unsigned long long>(queue.issued - queue.rung));
     happens_after(&queue.flush_tag);
+    if (Watch* const watching = watch()) watching->acquire(&queue.flush_tag);
 }
 
 uint64_t mask_of(int bits) {
@@ -207,7 +208,9 @@ uint64_t mask_of(int bits) {
 
 uint64_t load(const uint64_t* word, std::memory_order order) {
     const uint64_t value = __atomic_load_n(word, __ATOMIC_ACQUIRE);
-    if (order != std::memory_order_relaxed) happens_after(word);
+    if (order == std::memory_order_relaxed) return value;
+    happens_after(word);
+    if (Watch* const watching = watch()) watching->acquire(word);
     return value;
 }
 
@@ -252,6 +255,7 @@ void gin_put(const GinPort& port, const ncclTeam& team, int peer, const PutSpec&
     set_signal(state, port.context, target, put.signal, op, call);
     if (put.has_counter) op.counter_word = counter_word(state, port.context, put.counter, call);
     op.slots = slots_of(state, put.bytes > 0, put.signal);
+    state.world->network.caller = __builtin_return_address(0);
     issue(state, port, target, std::move(op), put.opt_flags, call);
 }
 
@@ -264,6 +268,7 @@ void gin_signal(const GinPort& port, const ncclTeam& team, int peer, const Signa
     GinOp op;
     op.kind = GinOpKind::signal;
     set_signal(state, port.context, target, signal, op, call);
+    state.world->network.caller = __builtin_return_address(0);
     issue(state, port, target, std::move(op), opt_flags, call);
 }
 
@@ -280,6 +285,7 @@ void gin_get(const GinPort& port, const ncclTeam& team, int peer, ncclWindow_t r
     op.bytes = bytes;
     op.src = address_of(state, remote_window, remote_offset, bytes, target, call, "remote");
     op.dst = address_of(state, local_window, local_offset, bytes, state.comm->rank, call, "local");
+    state.world->network.caller = __builtin_return_address(0);
     issue(state, port, target, std::move(op), opt_flags, call);
 }
 

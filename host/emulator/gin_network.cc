@@ -9,6 +9,7 @@
 
 #include "host/emulator/fiber.hpp"
 #include "host/emulator/gin_traffic.hpp"
+#include "host/emulator/watch.hpp"
 
 namespace gimlet::emu::nccl {
 namespace {
@@ -84,8 +85,14 @@ void GinNetwork::set_movable(GinQueue& queue, unsigned count) {
     }
 }
 
-void GinNetwork::post(GinQueue& queue, GinOp op, Doorbell doorbell) {
+unsigned GinNetwork::draw_patience() {
     Rng& rng = engine_.rng();
+    if (!rng.chance(engine_.options().faults.reorder_chance)) return 0;
+    const auto turns = 1 + static_cast<unsigned>(rng.below(kPatienceMax));
+    return engine_.simulating() ? turns : turns / 16;
+}
+
+void GinNetwork::post(GinQueue& queue, GinOp op, Doorbell doorbell) {
     if (op.kind == GinOpKind::put && op.src != nullptr && op.bytes > 0) {
         op.data.assign(op.src, op.src + op.bytes);
     }
@@ -94,9 +101,7 @@ void GinNetwork::post(GinQueue& queue, GinOp op, Doorbell doorbell) {
     op.signalled = op.signal_word == nullptr;
     // A signal or a value has no source that the sender must keep.
     op.local_done = false;
-    if (rng.chance(engine_.options().faults.reorder_chance))
-        op.patience = 1 + static_cast<unsigned>(rng.below(kPatienceMax));
-    if (!engine_.simulating()) op.patience /= 16;
+    op.patience = draw_patience();
     if (const ThreadPlace* place = current_place()) {
         op.place = *place;
         op.has_place = true;
@@ -113,6 +118,11 @@ void GinNetwork::post(GinQueue& queue, GinOp op, Doorbell doorbell) {
              op);
     }
     if (op.kind == GinOpKind::get) queue.last_get = queue.issued + 1;
+    if (Watch* const watching = watch()) {
+        op.sender_agent = watching->start_agent(Proxy::generic, caller,
+                                                op.kind == GinOpKind::get ? "get" : "put's read");
+        op.wire_agent = watching->start_agent(Proxy::generic, caller, "put");
+    }
     queue.slots_used += op.slots;
     queue.issued += 1;
     queue.ops.push_back(std::move(op));
@@ -239,7 +249,11 @@ bool GinNetwork::move(GinQueue& queue, uint64_t number, Rng& rng) {
 }
 
 void GinNetwork::move_piece(GinQueue& queue, GinOp& op, Rng& rng) {
+    Watch* const watching = watch();
     if (op.kind == GinOpKind::get && op.data.empty() && rng.chance(0.5)) {
+        if (watching != nullptr) {
+            watching->agent_access(op.sender_agent, op.src, op.bytes, false);
+        }
         // The remote side is read now, the local side written later.
         op.data.assign(op.src, op.src + op.bytes);
         const Actor actor(*this, queue);
@@ -266,6 +280,13 @@ void GinNetwork::move_piece(GinQueue& queue, GinOp& op, Rng& rng) {
         if (op.kind == GinOpKind::get && op.data.empty()) note_read(from + offset, bytes);
         note_write(op.dst + offset, bytes);
     }
+    if (watching != nullptr) {
+        const bool get = op.kind == GinOpKind::get;
+        if (get && op.data.empty()) {
+            watching->agent_access(op.sender_agent, from + offset, bytes, false);
+        }
+        watching->agent_access(get ? op.sender_agent : op.wire_agent, op.dst + offset, bytes, true);
+    }
     if (!op.pieces.empty()) return;
     op.delivered = true;
     if (engine_.traced()) tell(queue.peer, "receives", queue, op);
@@ -285,6 +306,8 @@ void GinNetwork::complete_locally(GinQueue& queue, GinOp& op) {
     const bool has_source = op.kind == GinOpKind::put && op.src != nullptr && op.bytes > 0;
     if (has_source) check_source(queue, op, 0, op.bytes);
     op.local_done = true;
+    // The sender goes on now: the rest of the journey may take long.
+    if (!op.delivered || !op.signalled) op.patience = draw_patience();
     while (queue.local_below < queue.issued && queue.at(queue.local_below).local_done) {
         queue.slots_used -= queue.at(queue.local_below).slots;
         queue.local_below += 1;
@@ -294,6 +317,13 @@ void GinNetwork::complete_locally(GinQueue& queue, GinOp& op) {
         if (has_source) note_read(op.src, op.bytes);
         happens_before(&queue.flush_tag);
         if (op.counter_word != nullptr) happens_before(op.counter_word);
+    }
+    if (Watch* const watching = watch()) {
+        if (has_source) watching->agent_access(op.sender_agent, op.src, op.bytes, false);
+        watching->agent_release(op.sender_agent, &queue.flush_tag, Watch::Gives::itself);
+        if (op.counter_word != nullptr) {
+            watching->agent_release(op.sender_agent, op.counter_word, Watch::Gives::itself);
+        }
     }
     if (op.counter_word != nullptr) __atomic_fetch_add(op.counter_word, 1, __ATOMIC_RELEASE);
 }
@@ -305,6 +335,20 @@ bool GinNetwork::signal_enabled(GinQueue& queue, uint64_t number) {
         if (older.kind != GinOpKind::get && !(older.delivered && older.signalled)) return false;
     }
     return true;
+}
+
+// A strong signal brings what earlier operations of its queue did, a weak one its own put only.
+void GinNetwork::watch_signal(GinQueue& queue, const GinOp& op) {
+    Watch* const watching = watch();
+    if (watching == nullptr) return;
+    if (op.signal_strong) {
+        watching->agent_joins(op.wire_agent, &queue.retired_tag);
+        for (const GinOp& older : queue.ops) {
+            if (&older == &op) break;
+            watching->agent_joins(op.wire_agent, older.wire_agent);
+        }
+    }
+    watching->agent_release(op.wire_agent, op.signal_word, Watch::Gives::all_it_knows);
 }
 
 void GinNetwork::fire_signal(GinQueue& queue, GinOp& op) {
@@ -321,6 +365,7 @@ void GinNetwork::fire_signal(GinQueue& queue, GinOp& op) {
         const Actor actor(*this, queue);
         happens_before(op.signal_word);
     }
+    watch_signal(queue, op);
     __atomic_fetch_add(op.signal_word, op.signal_value, __ATOMIC_RELEASE);
     op.signalled = true;
     if (engine_.traced()) tell(queue.peer, "is signalled by", queue, op);
@@ -328,6 +373,12 @@ void GinNetwork::fire_signal(GinQueue& queue, GinOp& op) {
 
 void GinNetwork::retire(GinQueue& queue) {
     while (!queue.ops.empty() && queue.base < queue.local_below && queue.ops.front().done()) {
+        if (Watch* const watching = watch()) {
+            const GinOp& over = queue.ops.front();
+            watching->agent_release(over.wire_agent, &queue.retired_tag, Watch::Gives::itself);
+            watching->end_agent(over.wire_agent);
+            watching->end_agent(over.sender_agent);
+        }
         queue.ops.pop_front();
         queue.base += 1;
     }

@@ -39,6 +39,8 @@ struct GinOp {
     uint64_t* counter_word = nullptr;
     ThreadPlace place{};
     bool has_place = false;
+    uint32_t sender_agent = 0;  ///< of the watch: what happens at the sender
+    uint32_t wire_agent = 0;    ///< of the watch: what happens at the peer
 
     // Progress.
     bool local_done = false;
@@ -77,7 +79,8 @@ struct GinQueue {
     bool echo = false;        ///< a second doorbell is still to come (fault)
     size_t active_index = 0;  ///< in the network's list, while movable > 0
     std::vector<QueueUser> users;
-    char flush_tag = 0;  ///< ThreadSanitizer: local completion -> flush
+    char flush_tag = 0;    ///< ThreadSanitizer and watch: local completion -> flush
+    char retired_tag = 0;  ///< watch: what is over -> strong signals
 
     GinOp& at(uint64_t number) { return ops[number - base]; }
 };
@@ -114,6 +117,9 @@ class GinNetwork {
     /// Gives up operations that touch this memory: its owner has aborted.
     void drop_touching(const char* begin, size_t bytes);
 
+    /// Where device code called from, for reports of the watch.
+    const void* caller = nullptr;
+
     /// Which operation a signal word by address has seen; reset by forget_use.
     void forget_use(const uint64_t* word);
 
@@ -121,10 +127,12 @@ class GinNetwork {
     void draw_faults(GinQueue& queue, GinOp& op);
     bool step_rested(Rng& rng);
     void tell(int rank, const char* what, const GinQueue& queue, const GinOp& op);
+    unsigned draw_patience();
     bool move(GinQueue& queue, uint64_t number, Rng& rng);
     void move_piece(GinQueue& queue, GinOp& op, Rng& rng);
     void complete_locally(GinQueue& queue, GinOp& op);
     bool signal_enabled(GinQueue& queue, uint64_t number);
+    void watch_signal(GinQueue& queue, const GinOp& op);
     void fire_signal(GinQueue& queue, GinOp& op);
     void check_source(const GinQueue& queue, const GinOp& op, size_t offset, size_t bytes);
     void retire(GinQueue& queue);

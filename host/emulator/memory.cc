@@ -49,6 +49,7 @@ bool MemoryTable::remove(void* address) {
     const auto found = all_.find(reinterpret_cast<uintptr_t>(address));
     if (found == all_.end()) return false;
     current_bytes_ -= found->second.bytes;
+    if (Watch* const watching = watch()) watching->forget_memory(address, found->second.bytes);
     all_.erase(found);
     return true;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the device headers call outside of GIN: refusals, waits, pointers, barrier bookkeeping.
+#include <algorithm>
 #include <atomic>
 #include <cstdarg>
 #include <cstdio>
@@ -59,7 +60,10 @@ void store_point() {
     if (current_place() != nullptr) dev::store_point();
 }
 
-void thread_fence(std::memory_order order) {
+void thread_fence(std::memory_order order, int scope) {
+    if (dev::watched() && current_place() != nullptr) {
+        dev::watched_fence({true, true, static_cast<uint8_t>(2 - std::min(scope, 2))});
+    }
     std::atomic_thread_fence(order);
     if (order != std::memory_order_acquire) happens_before(&g_fence_tag);
     if (order != std::memory_order_release) happens_after(&g_fence_tag);
@@ -76,6 +80,16 @@ void wait_until(const std::function<bool()>& ready, const char* format, ...) {
     va_end(arguments);
     Engine& engine = Engine::get();
     while (!ready()) engine.yield(text);
+}
+
+void announce(const void* word, std::memory_order order) {
+    Watch* const watching = watch();
+    if (watching == nullptr || order == std::memory_order_relaxed) return;
+    if (order == std::memory_order_acquire) {
+        watching->acquire(word);
+    } else {
+        watching->release(word);
+    }
 }
 
 uint64_t cycles() {

@@ -36,6 +36,7 @@ void complete_meeting(EngineCore& core, Warp& warp, WarpMeeting& meeting, const 
     const uint32_t arrived = meeting.arrived;
     meeting.arrived = 0;
     ++meeting.generation;
+    if (Watch* const watching = watch()) watching->complete(&meeting);
     for (uint32_t left = arrived; left != 0; left &= left - 1) {
         DeviceTask* lane = warp.lanes[__builtin_ctz(left)];
         if (lane != self && !lane->finished) core.wake(lane);
@@ -53,6 +54,7 @@ void complete_barrier(EngineCore& core, BlockBarrier& barrier, unsigned live) {
     }
     barrier.result[barrier.generation & 1] = result;
     ++barrier.generation;
+    if (Watch* const watching = watch()) watching->complete(&barrier);
     barrier.arrived = 0;
     barrier.expected = 0;
     barrier.true_count = 0;
@@ -162,6 +164,7 @@ int barrier_sync(EngineCore& core, DeviceTask& task, int id, unsigned expected, 
                              ")");
     }
     happens_before(&barrier);
+    if (Watch* const watching = watch()) watching->release(&barrier);
     barrier.expected = expected;
     barrier.reduce = reduce;
     barrier.true_count += predicate ? 1 : 0;
@@ -178,6 +181,7 @@ int barrier_sync(EngineCore& core, DeviceTask& task, int id, unsigned expected, 
         }
     }
     if (waits) happens_after(&barrier);
+    if (Watch* const watching = watch(); waits && watching != nullptr) watching->leave(&barrier);
     return barrier.result[generation & 1];
 }
 
@@ -209,6 +213,9 @@ WarpValues warp_meet(uint32_t mask, WarpOp op, uint64_t value) {
         core.engine().refuse("lanes of one warp meet in different warp operations");
     }
     happens_before(&meeting);
+    // Of the warp operations only __syncwarp orders memory.
+    Watch* const watching = op == WarpOp::sync ? watch() : nullptr;
+    if (watching != nullptr) watching->release(&meeting);
     meeting.op = op;
     meeting.arrived |= bit;
     const uint64_t generation = meeting.generation;
@@ -223,6 +230,7 @@ WarpValues warp_meet(uint32_t mask, WarpOp op, uint64_t value) {
         while (meeting.generation == generation) core.block(kNames[static_cast<int>(op)]);
     }
     happens_after(&meeting);
+    if (watching != nullptr) watching->leave(&meeting);
     return {meeting.values[parity], meeting.present[parity]};
 }
 
@@ -259,12 +267,15 @@ void grid_sync() {
     }
     const unsigned threads = kernel.block_count * static_cast<unsigned>(task.cta->threads.size());
     happens_before(&kernel);
+    Watch* const watching = watch();
+    if (watching != nullptr) watching->release(&kernel.grid_generation);
     const uint64_t generation = kernel.grid_generation;
     if (++kernel.grid_arrived == threads) {
         kernel.grid_arrived = 0;
         ++kernel.grid_generation;
         for (DeviceTask* waiter : kernel.grid_waiters) core.wake(waiter);
         kernel.grid_waiters.clear();
+        if (watching != nullptr) watching->complete(&kernel.grid_generation);
         core.progress();
         core.yield("grid sync");
     } else {
@@ -272,6 +283,7 @@ void grid_sync() {
         while (kernel.grid_generation == generation) core.block("grid sync");
     }
     happens_after(&kernel);
+    if (watching != nullptr) watching->leave(&kernel.grid_generation);
 }
 
 void trap(const char* message) {

@@ -51,10 +51,12 @@ void check_options(const SimOptions& options) {
 struct ThreadScope {
     explicit ThreadScope(EngineCore& core, Exchange& data) {
         EngineCore::set_for_this_thread(&core);
+        dev::active_watch = core.watch.get();
         exchange = &data;
     }
     ~ThreadScope() {
         EngineCore::set_for_this_thread(nullptr);
+        dev::active_watch = nullptr;
         exchange = nullptr;
     }
 };
@@ -75,6 +77,7 @@ SimReport simulate(const SimOptions& options, const std::function<void(int rank)
     Exchange data;
     data.gathering.resize(options.ranks);
     EngineCore core(options, options.ranks, true);
+    if (options.memory.any()) core.watch = std::make_unique<Watch>(core, options.memory);
     {
         ThreadScope scope(core, data);
         UnseenScope unseen;
@@ -90,6 +93,11 @@ SimReport simulate(const SimOptions& options, const std::function<void(int rank)
         core.end_fibers();
         happens_after(&core);
         for (const Device& device : core.devices()) happens_after(&device);
+    }
+    if (core.watch != nullptr) {
+        core.report.accesses_watched = core.watch->accesses_seen();
+        const std::string race = core.watch->race_text();
+        if (!race.empty()) core.explain_failure(race);
     }
     if (core.failed()) report_failure(core);
     return core.report;
@@ -123,6 +131,7 @@ std::vector<std::vector<std::byte>> host_all_gather(const void* bytes_in, size_t
     data.gathering[rank].assign(first, first + bytes);
     const uint64_t generation = data.generation;
     happens_before(&data);
+    if (Watch* const watching = watch()) watching->release(&data);
     if (++data.arrived == core.options.ranks) {
         data.arrived = 0;
         data.gathered[generation & 1] = data.gathering;
@@ -132,6 +141,7 @@ std::vector<std::vector<std::byte>> host_all_gather(const void* bytes_in, size_t
     core.engine().wait("host_all_gather / host_barrier",
                        [&data, generation] { return data.generation != generation; });
     happens_after(&data);
+    if (Watch* const watching = watch()) watching->acquire(&data);
     return data.gathered[generation & 1];
 }
 

@@ -74,6 +74,16 @@ class Tracer {
     virtual void event(TraceEvent event) = 0;
 };
 
+/// How memory behaves beyond plain interleaving. Both cost a vector clock a thread; see README.md.
+struct MemoryOptions {
+    /// An ordered load may return an older value, as long as its order and scope allow.
+    bool stale_loads = false;
+    /// Unordered accesses end the run with a report that names both.
+    bool find_races = false;
+
+    bool any() const { return stale_loads || find_races; }
+};
+
 /// What a simulation looks like. Two runs of equal options and equal programs are equal step for
 /// step.
 struct SimOptions {
@@ -88,6 +98,7 @@ struct SimOptions {
     uint64_t step_limit = 0;        ///< end the run as failed after this many steps; 0 = no limit
     bool fill_fresh_memory = true;  ///< device memory starts as a poison pattern instead of zero
     FaultPlan faults;
+    MemoryOptions memory;
     Tracer* tracer = nullptr;  ///< not owned; watching changes nothing about the run
 };
 
@@ -97,7 +108,8 @@ struct SimReport {
     uint64_t steps = 0;
     uint64_t trace_hash = 0;
     uint64_t virtual_ns = 0;
-    size_t peak_bytes = 0;  ///< largest sum of device memory allocated at one time
+    size_t peak_bytes = 0;          ///< largest sum of device memory allocated at one time
+    uint64_t accesses_watched = 0;  ///< with SimOptions::memory
 };
 
 /// A run that ended badly: an exception of a host program, undefined behaviour that was refused, a

@@ -87,5 +87,6 @@ void add_routing_cases(std::vector<Case>* cases);
 void add_graph_cases(std::vector<Case>* cases);
 void add_refusal_cases(std::vector<Case>* cases);
 void add_life_cases(std::vector<Case>* cases);
+void add_litmus_cases(std::vector<Case>* cases);
 
 }  // namespace gimlet::mpi_tests

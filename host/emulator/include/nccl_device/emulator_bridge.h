@@ -21,6 +21,9 @@ namespace gimlet::emu::nccl {
 void wait_until(const std::function<bool()>& ready, const char* format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/// Tells the watch of a release to a word (releasing order), or an acquire from it (acquire).
+void announce(const void* word, cuda::memory_order order);
+
 /// Clock of timeouts, in cycles as clock64() counts them.
 uint64_t cycles();
 

@@ -69,6 +69,8 @@ struct ncclLsaBarrierSession {
             if (peer == team.rank) continue;
             // A releasing store stands for the real fence and relaxed store: ThreadSanitizer knows
             // no fences.
+            gimlet::emu::nccl::announce(inbox(peer, team.rank),
+                                        nccl::utility::releaseOrderOf(order));
             __atomic_store_n(inbox(peer, team.rank), epoch + 1,
                              static_cast<int>(nccl::utility::releaseOrderOf(order)));
             gimlet::emu::nccl::store_point();
@@ -131,6 +133,11 @@ struct ncclLsaBarrierSession {
                 }
                 gimlet::emu::nccl::poll_point();
             }
+        }
+        for (int peer = coop.thread_rank(); result == ncclSuccess && peer < team.nRanks;
+             peer += coop.size()) {
+            gimlet::emu::nccl::announce(inbox(team.rank, peer),
+                                        nccl::utility::acquireOrderOf(order));
         }
         if (result == ncclSuccess) epoch += 1;
         coop.sync();

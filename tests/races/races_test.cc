@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// The race checker finds what is wrong, and nothing else: small right and wrong programs, then
+// whole dispatch and combine steps. This program's device code is instrumented (access_hooks.cc).
+#include <functional>
+
+#include "device/core/bulk.hpp"
+#include "device/core/group.hpp"
+#include "device/core/memory.hpp"
+#include "tests/emulator_nccl/rig.hpp"
+#include "tests/sim/exchange_world.hpp"
+
+using namespace gimlet;
+using namespace gimlet::device;
+using gimlet::test::failure_of;
+
+namespace {
+
+constexpr int kSeeds = 12;
+
+/// A word for data, one for a flag, and room for a row, in each rank's memory.
+struct Place {
+    alignas(128) std::uint64_t data[8];
+    alignas(128) std::uint64_t flag;
+    alignas(128) std::uint64_t flag2;
+};
+
+struct Machine {
+    int rank;
+    Place* own;
+    Place* other;
+};
+
+using Body = std::function<void(const Machine&)>;
+
+void kernel(const Body* body, Machine machine) {
+    (*body)(machine);
+}
+
+void launch_body(const Body& body, const Machine& machine) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(2);
+    config.blockDim = dim3(32);
+    config.dynamicSmemBytes = 512;
+    VERIFY(cudaLaunchKernelEx(&config, kernel, &body, machine) == cudaSuccess);
+    VERIFY(cudaDeviceSynchronize() == cudaSuccess);
+}
+
+/// What the checker says of two ranks that run `body`, under this seed; empty: no race.
+std::string races_of(const Body& body, std::uint64_t seed) {
+    emu::SimOptions options;
+    options.seed = seed;
+    options.gin = emu::GinMode::off;
+    options.memory.find_races = true;
+    options.memory.stale_loads = true;
+    return failure_of(options, [&](int rank) {
+        void* memory = nullptr;
+        VERIFY(cudaMalloc(&memory, sizeof(Place)) == cudaSuccess);
+        VERIFY(cudaMemset(memory, 0, sizeof(Place)) == cudaSuccess);
+        VERIFY(cudaDeviceSynchronize() == cudaSuccess);
+        const auto all = emu::host_all_gather(&memory, sizeof(memory));
+        Machine machine{rank, static_cast<Place*>(memory), nullptr};
+        std::memcpy(&machine.other, all[static_cast<std::size_t>(1 - rank)].data(), sizeof(void*));
+        launch_body(body, machine);
+        emu::host_barrier();
+        VERIFY(cudaFree(memory) == cudaSuccess);
+    });
+}
+
+void must_be_clean(const Body& body) {
+    for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+        INFO("seed " << seed);
+        REQUIRE(races_of(body, seed) == "");
+    }
+}
+
+/// Some seed finds it, and the report has all parts; no other failure comes.
+void must_be_found(const Body& body, const std::vector<std::string>& parts) {
+    int found = 0;
+    for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+        const std::string text = races_of(body, seed);
+        if (text.empty()) continue;
+        INFO("seed " << seed);
+        for (const std::string& part : parts) REQUIRE_THAT(text, test::contains_text(part));
+        ++found;
+    }
+    CHECK(found > 0);
+}
+
+bool acts() {
+    return thread_index() == 0 && block_index() == 0;
+}
+
+template <class Publish, class Await>
+Body message(Publish publish, Await await) {
+    return [=](const Machine& m) {
+        if (!acts()) return;
+        if (m.rank == 0) {
+            m.other->data[0] = 7;
+            publish(&m.other->flag);
+        } else {
+            while (!await(&m.own->flag)) {
+            }
+            VERIFY(m.own->data[0] == 7);
+        }
+    };
+}
+
+std::uint64_t* shared_words() {
+    return reinterpret_cast<std::uint64_t*>(dynamic_shared_memory());
+}
+
+/// Rank 0 releases a word; rank 1 reads it by a bulk load.
+Body bulk_read(bool fenced) {
+    return [=](const Machine& m) {
+        if (!acts()) return;
+        if (m.rank == 0) {
+            m.other->data[0] = 7;
+            store_release<Scope::system>(&m.other->flag, 1);
+            return;
+        }
+        while (load_acquire<Scope::system>(&m.own->flag) == 0) {
+        }
+        if (fenced) fence_proxy_async();
+        auto* const bar = reinterpret_cast<Mbarrier*>(dynamic_shared_memory() + 256);
+        mbarrier_init(bar, 1);
+        mbarrier_init_fence();
+        mbarrier_arrive_expect_tx(bar, 64);
+        bulk_load(shared_words(), m.own->data, 64, bar);
+        mbarrier_wait(bar, 0);
+        VERIFY(!fenced || shared_words()[0] == 7);
+    };
+}
+
+/// Rank 0 sends a row by a bulk store.
+Body bulk_write(bool fenced, bool waited) {
+    return [=](const Machine& m) {
+        if (!acts()) return;
+        if (m.rank == 0) {
+            for (int i = 0; i < 8; ++i) shared_words()[i] = 7;
+            if (fenced) fence_proxy_async_shared();
+            bulk_store(m.other->data, shared_words(), 64);
+            bulk_commit();
+            waited ? bulk_wait<0>() : bulk_wait_read<0>();
+            store_release<Scope::system>(&m.other->flag, 1);
+            return;
+        }
+        while (load_acquire<Scope::system>(&m.own->flag) == 0) {
+        }
+        const std::uint64_t seen = m.own->data[7];
+        VERIFY(!waited || seen == 7);
+    };
+}
+
+}  // namespace
+
+TEST_CASE("races: messages by release and acquire", "[races]") {
+    const auto release = [](std::uint64_t* flag) { store_release<Scope::system>(flag, 1); };
+    const auto acquire = [](std::uint64_t* flag) { return load_acquire<Scope::system>(flag) != 0; };
+    must_be_clean(message(release, acquire));
+    must_be_clean(message(
+        [](std::uint64_t* flag) {
+            fence_acq_rel<Scope::system>();
+            store_relaxed<Scope::system>(flag, 1);
+        },
+        [](std::uint64_t* flag) {
+            if (load_relaxed<Scope::system>(flag) == 0) return false;
+            fence_acq_rel<Scope::system>();
+            return true;
+        }));
+    must_be_clean(
+        message([](std::uint64_t* flag) { add_release<Scope::system>(flag, 1); }, acquire));
+    SECTION("release at too small a scope") {
+        must_be_found(
+            message([](std::uint64_t* flag) { store_release<Scope::gpu>(flag, 1); }, acquire),
+            {"race: two accesses to memory of rank 1", "tests/races/races_test.cc:", "rank 0",
+             "rank 1", "block 0, thread 0", "at gpu scope", "scope does not include"});
+    }
+    SECTION("acquire at too small a scope") {
+        must_be_found(
+            message(release,
+                    [](std::uint64_t* flag) { return load_acquire<Scope::gpu>(flag) != 0; }),
+            {"at gpu scope", "scope does not include"});
+    }
+    SECTION("no release") {
+        must_be_found(
+            message([](std::uint64_t* flag) { store_relaxed<Scope::system>(flag, 1); }, acquire),
+            {"plain write at tests/races/races_test.cc:",
+             "plain read at tests/races/races_test.cc:",
+             "no release and acquire of sufficient scope"});
+    }
+    SECTION("no acquire") {
+        must_be_found(
+            message(release,
+                    [](std::uint64_t* flag) { return load_relaxed<Scope::system>(flag) != 0; }),
+            {"plain write", "plain read"});
+    }
+    SECTION("fences at too small a scope") {
+        must_be_found(message(
+                          [](std::uint64_t* flag) {
+                              fence_acq_rel<Scope::gpu>();
+                              store_relaxed<Scope::system>(flag, 1);
+                          },
+                          acquire),
+                      {"plain write", "plain read"});
+    }
+    SECTION("a plain flag") {
+        must_be_found(message([](std::uint64_t* flag) { *flag = 1; }, acquire),
+                      {"plain write", "ordered read at system scope"});
+    }
+}
+
+TEST_CASE("races: bulk copies and proxy fences", "[races]") {
+    must_be_clean(bulk_read(true));
+    must_be_found(
+        bulk_read(false),
+        {"plain write", "bulk load (async proxy) at tests/races/races_test.cc:", "no proxy fence"});
+    must_be_clean(bulk_write(true, true));
+    must_be_found(bulk_write(false, true),
+                  {"a block's shared memory", "bulk store's read", "no proxy fence"});
+    must_be_found(bulk_write(true, false), {"bulk store's write (async proxy)", "plain read"});
+}
+
+TEST_CASE("races: inside a block", "[races]") {
+    const auto pass = [](auto meet) {
+        return Body([=](const Machine&) {
+            if (block_index() != 0) return;
+            shared_words()[lane_index()] = 7;
+            meet();
+            VERIFY(shared_words()[31 - lane_index()] != 1);  // a read
+        });
+    };
+    must_be_clean(pass([] { warp_sync(); }));
+    must_be_clean(pass([] { block_sync(); }));
+    // Shuffles and votes make lanes meet, and order no memory.
+    must_be_found(pass([] { (void)shuffle(1, 0); }), {"a block's shared memory", "plain"});
+    must_be_found(pass([] { (void)warp_any(true); }), {"a block's shared memory", "plain"});
+    // Two blocks of one GPU.
+    must_be_found(
+        [](const Machine& m) {
+            if (thread_index() == 0) m.own->data[0] = 7;
+        },
+        {"plain write", "block 0, thread 0", "block 1, thread 0"});
+}
+
+// Hidden: run it with [exchange-races].
+TEST_CASE("races: whole steps of dispatch and combine are clean", "[.][exchange-races]") {
+    const int team = GENERATE(0, 2, 1);
+    test::Scenario scenario =
+        test::small_scenario(4, team, team == 0 ? emu::GinMode::off : emu::GinMode::gdaki, 1);
+    scenario.config.max_tokens = 6;
+    scenario.steps = {test::StepKind::fresh, test::StepKind::cached};
+    scenario.sim.memory.find_races = true;
+    scenario.sim.memory.stale_loads = true;
+    for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+        scenario.sim.seed = seed;
+        CAPTURE(test::describe(scenario));
+        emu::SimReport report;
+        REQUIRE_NOTHROW(report = test::run_scenario(scenario));
+        CHECK(report.accesses_watched > 10'000);
+    }
+}
