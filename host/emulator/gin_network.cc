@@ -130,7 +130,7 @@ void GinNetwork::post(GinQueue& queue, GinOp op, Doorbell doorbell) {
     const double twice = engine_.options().faults.duplicate_doorbell_chance;
     if (doorbell == Doorbell::ring) {
         ring(queue);
-        if (twice > 0) queue.echo = rng.chance(twice);
+        if (twice > 0) queue.echo = engine_.rng().chance(twice);
     } else if (queue.echo) {
         queue.echo = false;
         ring(queue);

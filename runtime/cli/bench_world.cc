@@ -31,7 +31,9 @@ BenchWorld::BenchWorld(Runtime& runtime, std::uint64_t data_bytes, int gin_conte
                                .gin_context_count = *std::min_element(all.begin(), all.end()),
                                .chunk_slots = 0,
                                .expert_count = 0,
-                               .block_count = 0};
+                               .block_count = 0,
+                               .rail_team_count = 0,
+                               .rail_signal_count = 0};
     WindowLayout layout;
     layout.add("workspace", WorkspaceLayout::build(shape).total_bytes, kRegionAlignment);
     layout.add("source", data_bytes, kRegionAlignment);

@@ -94,7 +94,7 @@ struct Place {
     int team;
 };
 
-MeetingCase base_meeting(const SimCase& which, Draw& draw, Meeting meeting) {
+MeetingCase base_meeting(Draw& draw, Meeting meeting) {
     MeetingCase out;
     out.meeting = meeting;
     out.rounds = draw.between(3, 6);
@@ -113,7 +113,7 @@ SimResult run_meeting_case(const SimCase& which, emu::Tracer* tracer, const Plac
 SimResult lsa_barrier(const SimCase& which, emu::Tracer* tracer, Meeting kind) {
     Draw draw(which, 1);
     const int ranks = which.sizes.ranks.value_or(draw.between(2, 6));
-    MeetingCase meeting = base_meeting(which, draw, kind);
+    MeetingCase meeting = base_meeting(draw, kind);
     meeting.store = draw.any_of({StoreKind::plain, StoreKind::bulk});
     meeting.start_near_wrap = which.plan.faults.near_wrap_counters || draw.one_in(4);
     return run_meeting_case(which, tracer, {ranks, ranks}, emu::GinMode::off, meeting);
@@ -123,7 +123,7 @@ SimResult gin_barrier(const SimCase& which, emu::Tracer* tracer) {
     Draw draw(which, 2);
     const int ranks = which.sizes.ranks.value_or(draw.between(2, 6));
     const int team = which.sizes.team.value_or(any_team(draw, ranks));
-    MeetingCase meeting = base_meeting(which, draw, Meeting::gin);
+    MeetingCase meeting = base_meeting(draw, Meeting::gin);
     meeting.gin_team =
         draw.any_of({GinTeamChoice::world, GinTeamChoice::world_minus_lsa, GinTeamChoice::rail});
     meeting.first_context = draw.between(0, 1);
@@ -136,7 +136,7 @@ SimResult gpu_barrier(const SimCase& which, emu::Tracer* tracer) {
     Draw draw(which, 3);
     const int ranks = which.sizes.ranks.value_or(draw.any_of({2, 3, 4, 4, 6}));
     const int team = which.sizes.team.value_or(any_team(draw, ranks));
-    MeetingCase meeting = base_meeting(which, draw, Meeting::gpu);
+    MeetingCase meeting = base_meeting(draw, Meeting::gpu);
     meeting.teams = draw.any_of({TeamsChoice::world, TeamsChoice::world, TeamsChoice::scale_up,
                                  TeamsChoice::rail, TeamsChoice::scale_up_and_rail});
     meeting.store = draw.any_of({StoreKind::plain, StoreKind::bulk});
