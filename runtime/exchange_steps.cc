@@ -404,20 +404,22 @@ void Exchange::pack(const void* rows, const Routing& routing, cudaStream_t strea
               "no row was received");
     }
     check_pointer("pack", "rows", rows, kBulkAlignment, Access::read);
-    const auto* const from = static_cast<const std::byte*>(rows);
-    const std::byte* const to = combine_input();
+    PackArgs args{};
+    args.rows = static_cast<const std::byte*>(rows);
+    std::byte* const own = base_ + plan_.regions.rank_skew(plan_.rank);
     const std::int64_t room = plan_.row_capacity * plan_.combine_row_bytes;
-    if (in_window(rows) && from > to - room && from < to + room) {
+    const auto next = static_cast<int>((combine_position() + 1) % kBufferCount);
+    for (int buffer = 0; buffer < kBufferCount; ++buffer) {
+        std::byte* const to = own + plan_.regions.combine_rows[buffer];
+        args.out[buffer] = to;
+        // Without in_place() the device chooses: it may be either.
+        if (in_place() && buffer != next) continue;
+        if (!in_window(rows) || args.rows <= to - room || args.rows >= to + room) continue;
         raise(ErrorCode::invalid_argument, rank(),
               "pack: rows overlap the combine input at {}; answers that are there already need no "
               "pack",
               fmt::ptr(to));
     }
-    PackArgs args{};
-    args.rows = static_cast<const std::byte*>(rows);
-    std::byte* const own = base_ + plan_.regions.rank_skew(plan_.rank);
-    for (int buffer = 0; buffer < kBufferCount; ++buffer)
-        args.out[buffer] = own + plan_.regions.combine_rows[buffer];
     args.epochs = reinterpret_cast<const EpochWords*>(base_ + plan_.workspace.epochs);
     args.step = routing.view_.step;
     args.row_bytes = plan_.combine_row_bytes;

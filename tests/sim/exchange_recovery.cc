@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The way back: after a failed step all ranks recover together and go on, byte for byte right; or
 // they go on without those that are lost.
+#include <atomic>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -426,8 +427,16 @@ TEST_CASE("two ranks excluded, one after the other", "[sim][recovery][exclude]")
     for (const int team : {0, 1}) {
         world.team = team;
         CAPTURE(text_of(world));
+        // abort() drops what is still on its way to others: who leaves waits until they have it.
+        std::atomic<int> settled{0};
+        const auto settle = [&](int count) {
+            ++settled;
+            emu::Engine::get().progress();
+            emu::Engine::get().wait("the others", [&, count] { return settled >= count; });
+        };
         run_world(world, [&](Member& me) {
             me.step("all");
+            settle(5);
             me.fails(ErrorCode::invalid_argument, {"cannot be excluded"}, "itself", [&] {
                 const int self[] = {me.rank};
                 (void)me.runtime.exclude(self);
@@ -439,6 +448,7 @@ TEST_CASE("two ranks excluded, one after the other", "[sim][recovery][exclude]")
                 return;
             }
             work_on(me, {4});
+            settle(9);
             if (me.rank == 0) {
                 me.exchange.abort();
                 me.runtime.abort();
