@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <exception>
 #include <numeric>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "device/kernels/launch.hpp"
 #include "host/base/env.hpp"
 #include "host/base/log.hpp"
 #include "host/base/text.hpp"
+#include "host/base/version.hpp"
 #include "host/cuda/check.hpp"
 #include "host/cuda/pointer.hpp"
 #include "host/cuda/poll.hpp"
@@ -192,10 +195,16 @@ std::unique_ptr<Runtime> Runtime::finish(std::shared_ptr<RuntimeCore> core,
         std::exception_ptr failure;
         try {
             core->device = query_device_info(core->communicator->device(), core->rank());
+            if (const std::string fault = device_fault(core->device); !fault.empty())
+                raise_text(ErrorCode::not_supported, core->rank(), fault);
         } catch (...) {
             failure = std::current_exception();
         }
         check_all_succeeded(*core->bootstrap, "the query of the device", failure);
+        // Nothing is sliced on the stand-in for a GPU.
+        const std::string warning = time_slicing_warning(core->topology);
+        if (!warning.empty() && std::string_view(backend_name()) != "emulator")
+            log(LogLevel::warn, core->rank(), "{}", warning);
         set_up_barrier(core.get(), config);
     } catch (...) {
         // All ranks are here (every step above fails on all or on none), so the collective close is

@@ -19,10 +19,13 @@ The last line reads: N passed, N failed, N skipped.
   --quick         fewer repetitions
   --seconds N     deadline of one run (300); a hang is a failure with the ranks' last reports
   --logs DIR      where the runs' output is kept (a temporary folder)
+  --sanitize TOOL memcheck or racecheck: small cases under compute-sanitizer, an error is a failure.
+                  memcheck runs the kernels of a process one after the other, so ranks must be
+                  processes; 1 rank unless --ranks says otherwise (racecheck: 1 and 2)
 USAGE
 }
 
-build=build/cuda ranks=1,2,4,8 seconds=300 logs='' case_options=()
+build=build/cuda ranks='' seconds=300 logs='' sanitize='' case_options=()
 while [ $# -gt 0 ]; do
     case "$1" in
         --build) build="$2"; shift ;;
@@ -31,11 +34,26 @@ while [ $# -gt 0 ]; do
         --quick) case_options+=(--quick) ;;
         --seconds) seconds="$2"; shift ;;
         --logs) logs="$2"; shift ;;
+        --sanitize)
+            sanitize="${2:-}"
+            case "$sanitize" in
+                memcheck) default_ranks=1 ;;
+                racecheck) default_ranks=1,2 ;;
+                *) echo "gpu_test: --sanitize is memcheck or racecheck, not '$sanitize'" >&2; exit 2 ;;
+            esac
+            shift ;;
         -h | --help) usage; exit 0 ;;
         *) echo "gpu_test: unknown option $1; see --help" >&2; exit 2 ;;
     esac
     shift
 done
+ranks="${ranks:-${default_ranks:-1,2,4,8}}"
+prefix=()
+if [ -n "$sanitize" ]; then
+    prefix=(compute-sanitizer --tool "$sanitize" --error-exitcode 86)
+    [[ " ${case_options[*]} " == *" --only "* ]] || case_options+=(--only steps/)
+    case_options+=(--quick)
+fi
 [ -n "$logs" ] || logs="$(mktemp -d)"
 mkdir -p "$logs"
 
@@ -51,6 +69,13 @@ if [ "${gpus:-0}" = 0 ]; then
     for size in ${ranks//,/ }; do skipped=$((skipped + 1)); done
     finish
     exit
+fi
+
+if [ -n "$sanitize" ] && ! command -v compute-sanitizer >/dev/null; then
+    echo "gpu_test: compute-sanitizer is not on PATH (it comes with the CUDA toolkit)"
+    failed=1
+    finish
+    exit 1
 fi
 
 if [ ! -x "$build/mpi_tests/gimlet_mpi_cases" ]; then
@@ -96,7 +121,7 @@ one_run() {
     local team_size=0
     [ "$team" = "$size" ] || team_size="$team"
     NCCL_LSA_TEAM_SIZE="$team_size" timeout -k 10 "$seconds" mpirun --oversubscribe --bind-to none -n "$size" \
-        "$cases" "${case_options[@]}" >"$log" 2>&1 </dev/null || status=$?
+        "${prefix[@]}" "$cases" "${case_options[@]}" >"$log" 2>&1 </dev/null || status=$?
     # Without GIN a world of several teams has no symmetric memory at all: no case gets to its start.
     if [ "$team" -lt "$size" ] && ! grep -q '^[0-9]* passed' "$log" &&
         grep -qE 'NCCL offers none|several LSA teams' "$log"; then
@@ -112,6 +137,7 @@ one_run() {
     passed=$((passed + numbers[0])) failed=$((failed + numbers[1])) skipped=$((skipped + numbers[2]))
     printf '%d ranks, LSA teams of %d: %d passed, %d failed, %d skipped\n' "$size" "$team" "${numbers[@]}"
     if [ "${numbers[1]}" != 0 ]; then
+        [ -z "$sanitize" ] || grep -E '^=+ (Error|ERROR|Invalid|Race)' "$log" | head -n 10 | sed 's/^/  /' || true
         [ "$status" != 124 ] || echo "  ended at the deadline of $seconds s; the ranks' last reports:"
         grep -E '^FAILED|gimlet error|failed:' "$log" | head -n 20 | cut -c1-300 | sed 's/^/  /' || true
         # After a hang MPS is not to be trusted.

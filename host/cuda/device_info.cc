@@ -34,6 +34,16 @@ std::string DeviceInfo::text() const {
         pci_bus_id.empty() ? "unknown" : pci_bus_id);
 }
 
+std::string device_fault(const DeviceInfo& info) {
+    constexpr int kLeastCapability = 90;
+    if (info.compute_capability >= kLeastCapability) return "";
+    return fmt::format(
+        "device {} ({}) has compute capability {}.{}; bulk copies and mbarriers need {}.{}: use a "
+        "Hopper or newer GPU",
+        info.device, info.name, info.compute_capability / 10, info.compute_capability % 10,
+        kLeastCapability / 10, kLeastCapability % 10);
+}
+
 int device_count(int rank) {
     int count = 0;
     const cudaError_t result = cudaGetDeviceCount(&count);

@@ -27,6 +27,9 @@ struct DeviceInfo {
     std::string text() const;
 };
 
+/// Why kernels cannot run on this device, with the cure; "" if they can. Pure.
+std::string device_fault(const DeviceInfo& info);
+
 /// Number of devices; raises Error(cuda) with the cure if there is no driver or no device.
 int device_count(int rank = kNoRank);
 int current_device(int rank = kNoRank);

@@ -95,6 +95,16 @@ void diagnose_environment(DoctorFacts* facts) {
     }
 }
 
+/// What is left where there is no RDMA NIC.
+const char* without_nic(int nccl_runtime) {
+    constexpr int kFirstWithSockets = 23200;
+    return nccl_runtime < kFirstWithSockets
+               ? "without an RDMA NIC this NCCL offers GIN through an RMA plugin only"
+               : "without an RDMA NIC there are an RMA plugin and NCCL's socket backend, which "
+                 "needs "
+                 "GDRCopy (we have not tried that one on a GPU)";
+}
+
 void diagnose_topology(DoctorFacts* facts) {
     if (!facts->topology) return;
     const Topology& topology = *facts->topology;
@@ -122,8 +132,9 @@ void diagnose_topology(DoctorFacts* facts) {
             {topology.lsa_team_count > 1 ? Severity::obstacle : Severity::note, "gin",
              fmt::format(
                  "none; refused: GDAKI needs a Mellanox RDMA NIC, the proxy needs an RMA plugin "
-                 "(NCCL_RMA_PLUGIN is {}){}",
+                 "(NCCL_RMA_PLUGIN is {}); {}{}",
                  facts->environment.rma_plugin.empty() ? "unset" : facts->environment.rma_plugin,
+                 without_nic(facts->nccl_runtime),
                  facts->environment.gin_type.empty()
                      ? ""
                      : fmt::format("; NCCL_GIN_TYPE={} allows only that backend",

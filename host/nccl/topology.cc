@@ -118,6 +118,18 @@ bool Topology::shares_gpu_across_processes() const {
     });
 }
 
+std::string time_slicing_warning(const Topology& topology) {
+    const std::vector<int> ranks = topology.ranks_on_my_gpu();
+    if (ranks.empty() || ranks.front() != topology.rank) return "";
+    const RankPlace& mine = topology.places[static_cast<std::size_t>(topology.rank)];
+    if (!topology.shares_gpu_across_processes() || mine.mps_client != 0) return "";
+    return fmt::format(
+        "ranks {} are processes that share one GPU without MPS: the GPU switches between them in "
+        "slices of milliseconds, and each barrier takes some; start nvidia-cuda-mps-control -d "
+        "with CUDA_MPS_PIPE_DIRECTORY in a folder of your own, and set it for the ranks",
+        format_ranks(ranks));
+}
+
 int Topology::host_count() const {
     std::set<std::uint64_t> hosts;
     for (const RankPlace& place : places) hosts.insert(place.host_id);

@@ -60,6 +60,10 @@ struct Topology {
     std::string json() const;
 };
 
+/// A warning if this rank's GPU is shared by processes without MPS, "" otherwise and on all but the
+/// lowest rank of the GPU. Pure.
+std::string time_slicing_warning(const Topology& topology);
+
 /// Collective. Raises Error(internal) if NCCL's teams are not numbered as stated above.
 Topology query_topology(const Communicator& communicator);
 

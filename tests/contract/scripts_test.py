@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Plants violations and asks check_includes.py for them; feeds catch_summary.awk and asks for its counts."""
+"""The scripts: check_includes.py on planted violations, catch_summary.awk, test.sh, gpu_test.sh among stand-ins,
+plot_bench.py."""
 
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import unittest
+from xml.etree import ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
@@ -228,6 +231,132 @@ class TestCommand(unittest.TestCase):
         for step in steps:
             self.assertRegex(output, rf"(?m)^  {step} ")
             self.assertIn(f"step_{step}()", source)
+
+
+class GpuTest(unittest.TestCase):
+    """scripts/gpu_test.sh among stand-ins for nvidia-smi, mpirun, MPS and compute-sanitizer."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        self.calls = self.root / "calls"
+        self.calls.write_text("")
+        self.plant("build/mpi_tests/gimlet_mpi_cases", "")
+        self.plant("bin/nvidia-smi", "echo 0")
+        self.plant("bin/mpirun", 'echo "6 passed, 0 failed, 1 skipped"')
+        self.plant("bin/nvidia-cuda-mps-control", '[ "$1" = -d ] || cat >> "$CALLS"')
+        self.plant("bin/compute-sanitizer", "")
+
+    def plant(self, path, body):
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text('#!/bin/bash\necho "$(basename "$0") $* ${CUDA_MPS_PIPE_DIRECTORY:+mps} '
+                        'lsa=${NCCL_LSA_TEAM_SIZE:-}" >> "$CALLS"\n' + body + "\n")
+        file.chmod(0o755)
+
+    def gpu_test(self, *arguments):
+        environment = dict(os.environ, PATH=f"{self.root}/bin:{os.environ['PATH']}", CALLS=str(self.calls))
+        environment.pop("CUDA_MPS_PIPE_DIRECTORY", None)
+        done = subprocess.run(["bash", str(ROOT / "scripts/gpu_test.sh"), "--build", str(self.root / "build"),
+                               "--logs", str(self.root / "logs"), *arguments],
+                              capture_output=True, text=True, check=False, env=environment)
+        return done.returncode, done.stdout + done.stderr, self.calls.read_text(encoding="utf-8")
+
+    def test_no_gpu_is_skipped(self):
+        self.plant("bin/nvidia-smi", "exit 9")
+        status, output, calls = self.gpu_test()
+        self.assertEqual(status, 0, output)
+        self.assertIn("no GPU here", output)
+        self.assertEqual(output.splitlines()[-1], "0 passed, 0 failed, 4 skipped")
+        self.assertNotIn("mpirun", calls)
+
+    def test_ranks_teams_and_mps(self):
+        status, output, calls = self.gpu_test()
+        self.assertEqual(status, 0, output)
+        runs = [row for row in calls.splitlines() if row.startswith("mpirun")]
+        seen = [(int(row.split(" -n ")[1].split()[0]), int(row.rsplit("lsa=", 1)[1])) for row in runs]
+        # A team of all is NCCL's own choice (0).
+        self.assertEqual(seen, [(1, 0), (2, 0), (2, 1), (4, 0), (4, 2), (4, 1), (8, 0), (8, 4), (8, 2)])
+        # MPS only where ranks outnumber the one GPU, and ended with quit.
+        self.assertEqual([" mps " in row for row in runs], [False] + [True] * 8)
+        self.assertEqual(calls.count("nvidia-cuda-mps-control -d"), 1)
+        self.assertIn("quit", calls)
+        self.assertEqual(output.splitlines()[-1], "54 passed, 0 failed, 9 skipped")
+
+    def test_a_hang_is_a_failure_with_reports(self):
+        self.plant("bin/mpirun", 'echo "gimlet error: rank 1: barrier waited 2 s for rank 0"; exec sleep 60')
+        status, output, calls = self.gpu_test("--ranks", "2", "--seconds", "1")
+        self.assertEqual(status, 1, output)
+        self.assertIn("ended at the deadline of 1 s", output)
+        self.assertIn("rank 1: barrier waited 2 s for rank 0", output)
+        self.assertRegex(output.splitlines()[-1], r"^0 passed, 2 failed, 0 skipped$")
+        # MPS is not trusted after a hang.
+        self.assertGreaterEqual(calls.count("nvidia-cuda-mps-control -d"), 2)
+
+    def test_sanitizer(self):
+        self.plant("bin/mpirun", 'echo "3 passed, 0 failed, 0 skipped"; exit 86')
+        status, output, calls = self.gpu_test("--sanitize", "memcheck")
+        self.assertEqual(status, 1, output)
+        self.assertIn("-n 1 compute-sanitizer --tool memcheck --error-exitcode 86", calls)
+        self.assertIn("--only steps/ --quick", calls)
+        self.assertEqual(output.splitlines()[-1], "3 passed, 1 failed, 0 skipped")
+        status, output, _ = self.gpu_test("--sanitize", "nonsense")
+        self.assertEqual(status, 2, output)
+
+
+class PlotBench(unittest.TestCase):
+    LINES = (
+        '{"case":"barrier","kind":"nvlink","ranks":4,"blocks":1,"median_us":1.1,"ratio":0.9}',
+        '{"case":"barrier","kind":"nccl lsa","ranks":4,"blocks":1,"median_us":1.2}',
+        '{"case":"put","path":"bulk","measure":"stream","ranks":4,"bytes":1024,"bytes_per_s":1e9,'
+        '"median_us":3}',
+        '{"case":"put","path":"bulk","measure":"round trip","ranks":4,"bytes":1024,"median_us":3.4}',
+        '{"case":"launch","type":"bf16","ranks":4,"hidden":64,"tokens":8,"floor_us":0,"median_us":5.8}',
+        '{"case":"dispatch","type":"bf16","ranks":4,"hidden":64,"tokens":8,"floor_us":8,"median_us":40}',
+        '{"case":"dispatch","type":"bf16","ranks":4,"hidden":64,"tokens":64,"floor_us":60,"median_us":90}',
+    )
+
+    def plot(self, text):
+        with tempfile.TemporaryDirectory() as folder:
+            source = pathlib.Path(folder) / "lines.jsonl"
+            source.write_text(text, encoding="utf-8")
+            status, output = run(sys.executable, str(ROOT / "scripts/plot_bench.py"), str(source),
+                                 "--out", str(pathlib.Path(folder) / "plots"))
+            plots = {file.name: ElementTree.parse(file).getroot()
+                     for file in (pathlib.Path(folder) / "plots").glob("*.svg")}
+        return status, output, plots
+
+    def test_table_and_plots(self):
+        status, output, plots = self.plot("\n".join(self.LINES) + "\n")
+        self.assertEqual(status, 0, output)
+        self.assertEqual(sorted(plots), ["barrier.svg", "dispatch.svg", "launch.svg", "put_round_trip.svg",
+                                         "put_stream.svg"])
+        svg = "{http://www.w3.org/2000/svg}"
+        self.assertEqual(len(plots["barrier.svg"].findall(svg + "polyline")), 2)
+        # Time and floor; no floor where it is zero.
+        self.assertEqual(len(plots["dispatch.svg"].findall(svg + "polyline")), 2)
+        self.assertEqual(len(plots["launch.svg"].findall(svg + "polyline")), 1)
+        # A longer time is higher up, more tokens are further right.
+        points = [tuple(map(float, point.split(",")))
+                  for point in plots["dispatch.svg"].find(svg + "polyline").get("points").split()]
+        self.assertLess(points[0][0], points[1][0])
+        self.assertGreater(points[0][1], points[1][1])
+        self.assertRegex(output, r"(?m)^dispatch +bf16, H 64, 4 ranks +T 64 +4 +90 +60")
+
+    def test_other_lines_are_named(self):
+        for bad in ("{", '{"case":"put"}', "[]"):
+            with self.subTest(bad=bad):
+                status, output, _ = self.plot(self.LINES[0] + "\n" + bad + "\n")
+                self.assertEqual(status, 1, output)
+                self.assertIn("lines.jsonl:2:", output)
+
+    def test_shipped_results(self):
+        for source in (ROOT / "mpi_tests/bench/results").glob("*.jsonl"):
+            with self.subTest(source=source.name):
+                status, output, plots = self.plot(source.read_text(encoding="utf-8"))
+                self.assertEqual(status, 0, output)
+                self.assertIn("dispatch.svg", plots)
 
 
 if __name__ == "__main__":

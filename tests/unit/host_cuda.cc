@@ -16,6 +16,7 @@
 
 using namespace gimlet;
 using gimlet::test::check_error;
+using gimlet::test::contains_text;
 using gimlet::test::error_of;
 
 static_assert(!std::is_copy_constructible_v<Stream> &&
@@ -37,6 +38,9 @@ TEST_CASE("cuda_check names the call, the error and the rank", "[host][cuda]") {
     CHECK(cuda_error_is_sticky(cudaErrorLaunchFailure));
     CHECK_FALSE(cuda_error_is_sticky(cudaErrorInvalidValue));
     CHECK_FALSE(cuda_error_is_sticky(cudaErrorNotReady));
+    // CUDA's numbers: 809 = too many connections, 810 = ended by the MPS daemon.
+    CHECK_FALSE(cuda_error_is_sticky(static_cast<cudaError_t>(809)));
+    CHECK(cuda_error_is_sticky(static_cast<cudaError_t>(810)));
 }
 
 TEST_CASE("cuda_warn logs and does not throw", "[host][cuda]") {
@@ -100,4 +104,31 @@ TEST_CASE("impossible launches are refused with the limit", "[host][cuda]") {
         ErrorCode::invalid_argument, {"dispatch", "1025", "1..1024"});
     CHECK(LaunchShape{2, 64, 128, Cooperative::yes}.text() ==
           "2 blocks x 64 threads, 128 B shared, cooperative");
+}
+
+TEST_CASE("errors of the machine come with their cure", "[host][cuda]") {
+    CHECK(cuda_error_cure(cudaErrorInvalidValue).empty());
+    // An MPS daemon that an earlier run left broken.
+    for (const int number : {46, 805, 806, 807, 810}) {
+        INFO("error " << number);
+        const auto result = static_cast<cudaError_t>(number);
+        CHECK_THAT(cuda_error_cure(result), contains_text("echo quit | nvidia-cuda-mps-control"));
+        check_error([&] { cuda_check(result, "cudaSetDevice", 3); }, ErrorCode::cuda,
+                    {"cudaSetDevice failed", "start nvidia-cuda-mps-control -d anew"});
+    }
+    CHECK_THAT(cuda_error_cure(static_cast<cudaError_t>(809)),
+               contains_text("CUDA_DEVICE_MAX_CONNECTIONS"));
+}
+
+TEST_CASE("a GPU older than sm_90 is refused", "[host][cuda]") {
+    DeviceInfo info;
+    info.device = 2;
+    info.name = "Old GPU";
+    info.compute_capability = 80;
+    CHECK_THAT(device_fault(info), contains_text("device 2 (Old GPU) has compute capability 8.0"));
+    CHECK_THAT(device_fault(info), contains_text("need 9.0"));
+    info.compute_capability = 90;
+    CHECK(device_fault(info).empty());
+    info.compute_capability = 100;
+    CHECK(device_fault(info).empty());
 }

@@ -128,7 +128,15 @@ TEST_CASE("doctor: GIN backend, and why there is none", "[host][doctor]") {
     REQUIRE(gin != nullptr);
     CHECK_THAT(gin->text, contains_text("NCCL_GIN_TYPE=3"));
     CHECK_THAT(gin->cure, contains_text("NCCL_RMA_PLUGIN"));
+    CHECK_THAT(gin->text, contains_text("this NCCL offers GIN through an RMA plugin only"));
     REQUIRE(find(two, Severity::obstacle, "symmetric memory") != nullptr);
+
+    two.findings.clear();
+    two.nccl_runtime = 23203;
+    diagnose(&two);
+    gin = find(two, Severity::obstacle, "gin");
+    REQUIRE(gin != nullptr);
+    CHECK_THAT(gin->text, contains_text("socket backend, which needs GDRCopy"));
 
     DoctorFacts rail = healthy_facts();
     rail.topology = sharing_topology(10);

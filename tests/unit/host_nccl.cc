@@ -222,6 +222,22 @@ TEST_CASE("topology: teams, rails and reach", "[host][nccl][topology]") {
     CHECK(one.connection_needed() == GinConnection::none);
 }
 
+TEST_CASE("processes on one GPU without MPS are warned of once", "[host][nccl][topology]") {
+    Topology topology = two_teams();
+    CHECK(time_slicing_warning(topology).empty());  // rank 4 says it
+    topology.rank = 4;
+    CHECK_THAT(time_slicing_warning(topology), contains_text("ranks 4-7 are processes"));
+    CHECK_THAT(time_slicing_warning(topology), contains_text("nvidia-cuda-mps-control -d"));
+    topology.places[4].mps_client = 1;
+    CHECK(time_slicing_warning(topology).empty());
+    topology.rank = 0;  // alone on its GPU
+    CHECK(time_slicing_warning(topology).empty());
+    topology = two_teams();
+    topology.rank = 4;
+    for (RankPlace& place : topology.places) place.process_id = 10;  // threads of one process
+    CHECK(time_slicing_warning(topology).empty());
+}
+
 TEST_CASE("host identity does not change within a boot", "[host][nccl][topology]") {
     CHECK(host_identity() == host_identity());
     CHECK(host_identity() != 0);
