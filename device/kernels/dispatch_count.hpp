@@ -66,7 +66,7 @@ GIMLET_DEVICE TokenBatch load_choices(const DispatchContext<R>& ctx, const Token
         const bool mine = token < end && groups.choice < ctx.exchange.topk;
         const std::int64_t raw = mine ? ctx.raw_expert(token, groups.choice) : -1;
         const bool odd = raw < -1 || raw >= ctx.experts.expert_count;
-        batch.expert[i] = odd                    ? mutate(Mutant::count_range_accepted, -2, -1)
+        batch.expert[i] = odd                   ? mutate(Mutant::count_range_accepted, -2, -1)
                           : ctx.is_dropped(raw) ? -1
                                                 : static_cast<std::int32_t>(raw);
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The way back: after a failed step all ranks recover together and go on, byte for byte right; or
 // they go on without those that are lost.
-#include <atomic>
 #include <fmt/format.h>
+#include <atomic>
 
 #include <algorithm>
 #include <limits>
