@@ -45,7 +45,7 @@ std::string last_error() {
 template <>
 inline constexpr std::size_t gimlet::capi::kFirstBytes<Grown> = 16;
 
-TEST_CASE("no exception crosses the border", "[capi][sanitize]") {
+TEST_CASE("no exception crosses the border", "[capi]") {
     const LogCapture quiet;
     CHECK(capi::guarded("f", [] {}) == GIMLET_OK);
     CHECK(capi::guarded("f", [] { raise(ErrorCode::timeout, 3, "late"); }) == GIMLET_TIMEOUT);
@@ -69,7 +69,7 @@ TEST_CASE("no exception crosses the border", "[capi][sanitize]") {
     CHECK(last_error().size() == GIMLET_ERROR_TEXT_BYTES - 1);
 }
 
-TEST_CASE("structs of other versions", "[capi][sanitize]") {
+TEST_CASE("structs of other versions", "[capi]") {
     const LogCapture quiet;
     const Grown defaults{sizeof(Grown), 1, 2, 3};
     Grown in{16, 10, 20, 30};
@@ -105,7 +105,7 @@ TEST_CASE("structs of other versions", "[capi][sanitize]") {
     CHECK(out.added == 77);
 }
 
-TEST_CASE("texts are cut to the caller's buffer", "[capi][sanitize]") {
+TEST_CASE("texts are cut to the caller's buffer", "[capi]") {
     const LogCapture quiet;
     std::size_t needed = 0;
     REQUIRE(gimlet_environment(GIMLET_TEXT, nullptr, 0, &needed) == GIMLET_OK);
@@ -120,7 +120,7 @@ TEST_CASE("texts are cut to the caller's buffer", "[capi][sanitize]") {
     CHECK(gimlet_environment(2, few.data(), 5, &needed) == GIMLET_INVALID_ARGUMENT);
 }
 
-TEST_CASE("stale, null and mistyped handles are refused", "[capi][sanitize]") {
+TEST_CASE("stale, null and mistyped handles are refused", "[capi]") {
     const LogCapture quiet;
     gimlet_bootstrap* first = nullptr;
     REQUIRE(gimlet_bootstrap_create_single(&first) == GIMLET_OK);
@@ -143,7 +143,7 @@ TEST_CASE("stale, null and mistyped handles are refused", "[capi][sanitize]") {
     CHECK(gimlet_bootstrap_destroy(second) == GIMLET_OK);
 }
 
-TEST_CASE("a faulty config is reported in full", "[capi][sanitize]") {
+TEST_CASE("a faulty config is reported in full", "[capi]") {
     const LogCapture quiet;
     gimlet_moe_config config = gimlet_moe_config_init();
     std::int32_t count = -1;
@@ -184,7 +184,7 @@ int gather_alone(void* context, const void* send, size_t bytes, void* receive) {
 
 }  // namespace
 
-TEST_CASE("bootstrap over callbacks of C", "[capi][sanitize]") {
+TEST_CASE("bootstrap over callbacks of C", "[capi]") {
     const LogCapture quiet;
     CallbackWorld world;
     gimlet_bootstrap_callbacks callbacks = gimlet_bootstrap_callbacks_init();
@@ -215,7 +215,7 @@ TEST_CASE("bootstrap over callbacks of C", "[capi][sanitize]") {
     CHECK(world.releases == 1);
 }
 
-TEST_CASE("a child of the split callback changes hands", "[capi][sanitize]") {
+TEST_CASE("a child of the split callback changes hands", "[capi]") {
     const LogCapture quiet;
     CallbackWorld world;
     gimlet_bootstrap_callbacks callbacks = gimlet_bootstrap_callbacks_init();
@@ -429,7 +429,7 @@ TEST_CASE("whole steps of three ranks through the C ABI", "[capi]") {
     CHECK(gimlet_thread_group_destroy(group) == GIMLET_OK);
 }
 
-TEST_CASE("the longest deadlines do not end at once", "[capi][sanitize]") {
+TEST_CASE("the longest deadlines do not end at once", "[capi]") {
     const LogCapture quiet;
     gimlet_thread_group* group = nullptr;
     REQUIRE(gimlet_thread_group_create(2, GIMLET_NO_DEADLINE, &group) == GIMLET_OK);
