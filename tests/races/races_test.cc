@@ -81,7 +81,7 @@ void must_be_found(const Body& body, const std::vector<std::string>& parts) {
         if (text.empty()) continue;
         INFO("seed " << seed);
         for (const std::string& part : parts) REQUIRE_THAT(text, test::contains_text(part));
-        ++found;
+        if (++found == 2) break;  // each report runs addr2line
     }
     CHECK(found > 0);
 }
@@ -242,8 +242,7 @@ TEST_CASE("races: inside a block", "[races]") {
         {"plain write", "block 0, thread 0", "block 1, thread 0"});
 }
 
-// Hidden: run it with [exchange-races].
-TEST_CASE("races: whole steps of dispatch and combine are clean", "[.][exchange-races]") {
+TEST_CASE("races: whole steps of dispatch and combine are clean", "[races]") {
     const int team = GENERATE(0, 2, 1);
     test::Scenario scenario =
         test::small_scenario(4, team, team == 0 ? emu::GinMode::off : emu::GinMode::gdaki, 1);
