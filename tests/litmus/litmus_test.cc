@@ -87,7 +87,7 @@ TEST_CASE("litmus programs: every allowed outcome, and no other", "[litmus]") {
     CHECK(unreached == "");
 }
 
-TEST_CASE("a forbidden and an unreached outcome are told apart", "[litmus][sanitize]") {
+TEST_CASE("a forbidden and an unreached outcome are told apart", "[litmus]") {
     const Program program{ProgramId::put_put, "a/program", 0, "the claim", "x", {{0}, {1}}};
     CHECK(forbidden_text(program, {{{0}, 3}, {{2}, 1}}) ==
           "a/program: forbidden outcome (2) came 1 times; registers: x; the claim\n");
