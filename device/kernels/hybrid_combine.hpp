@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "device/channel/aggregated_put.hpp"
 #include "device/channel/signaled_tail.hpp"
 #include "device/kernels/combine_chunks.hpp"
 #include "device/kernels/rail_address.hpp"
@@ -115,20 +114,9 @@ GIMLET_DEVICE void publish_back(const RailCombine& ctx, std::int32_t pair, std::
     const std::uint64_t to =
         ctx.exchange.regions.home_rows +
         static_cast<std::uint64_t>(first_home_row(ctx, rail.pair_there(pair))) * row_bytes;
-    const ncclGin gin = gin_context(ctx.peers, rail_context(ctx.exchange, pair));
-    AggregatedPut batch(gin, world_team(ctx.peers), rail_peer(ctx.exchange, pair),
-                        ctx.peers.window);
-    GIMLET_ROLLED
-    for (std::int32_t first = begin; first < end; first += ctx.exchange.chunk_rows) {
-        const std::int32_t left = end - first;
-        const std::int32_t rows = left < ctx.exchange.chunk_rows ? left : ctx.exchange.chunk_rows;
-        const std::uint64_t at = static_cast<std::uint64_t>(first) * row_bytes;
-        batch.put(to + at, from + at, static_cast<std::uint64_t>(rows) * row_bytes);
-    }
     const std::uint32_t signal =
         rail_signals(ctx.exchange).combine_tail(rail.team_index, rail.channel_of(pair));
-    batch.close(ncclGin_StrongSignalAdd{
-        signal, SignaledTail::step(static_cast<std::uint32_t>(end - begin), finished)});
+    publish_rail_rows(ctx.exchange, pair, to, from, row_bytes, begin, end, signal, finished);
 }
 
 GIMLET_DEVICE SignaledTail combine_tail(const RailCombine& ctx, std::int32_t pair) {

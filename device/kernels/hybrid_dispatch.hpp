@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "device/channel/aggregated_put.hpp"
 #include "device/channel/signaled_tail.hpp"
 #include "device/kernels/dispatch_copy.hpp"
 #include "device/kernels/rail_address.hpp"
@@ -192,20 +191,9 @@ GIMLET_DEVICE void publish_rows(const RailDispatch& ctx, std::int32_t pair, std:
     const std::uint64_t to =
         ctx.exchange.regions.rail_rows +
         static_cast<std::uint64_t>(rail.first_row(rail.pair_there(pair))) * stride;
-    const ncclGin gin = gin_context(ctx.peers, rail_context(ctx.exchange, pair));
-    AggregatedPut batch(gin, world_team(ctx.peers), rail_peer(ctx.exchange, pair),
-                        ctx.peers.window);
-    GIMLET_ROLLED
-    for (std::int32_t first = begin; first < end; first += ctx.exchange.chunk_rows) {
-        const std::int32_t left = end - first;
-        const std::int32_t rows = left < ctx.exchange.chunk_rows ? left : ctx.exchange.chunk_rows;
-        const std::uint64_t at = static_cast<std::uint64_t>(first) * stride;
-        batch.put(to + at, from + at, static_cast<std::uint64_t>(rows) * stride);
-    }
     const std::uint32_t signal =
         rail_signals(ctx.exchange).dispatch_tail(rail.team_index, rail.channel_of(pair));
-    batch.close(ncclGin_StrongSignalAdd{
-        signal, SignaledTail::step(static_cast<std::uint32_t>(end - begin), finished)});
+    publish_rail_rows(ctx.exchange, pair, to, from, stride, begin, end, signal, finished);
 }
 
 /// The rows of `target`'s token are complete: publishes every pair that is due. Whole warp, behind
