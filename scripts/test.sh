@@ -5,7 +5,7 @@
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
-readonly all_steps=(format includes scripts build unit fuzz mpi demo examples package asan tsan cuda)
+readonly all_steps=(format includes scripts build unit fuzz mpi demo bench examples package asan tsan cuda)
 readonly quick_steps=(format includes scripts build unit)
 
 usage() {
@@ -25,6 +25,7 @@ Steps, in order:
   fuzz      the fuzz targets over their corpora
   mpi       the cases under mpirun
   demo      the README's demo
+  bench     gimlet bench, small, on the emulator: lines, refusals
   examples  the programs of mpi_tests/examples
   package   install, then build users' programs in C++ and C with find_package and with pkg-config
   asan      tests tagged [sanitize] under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -281,6 +282,8 @@ run_ctest() {
 }
 
 step_fuzz() { run_ctest fuzz; }
+
+step_bench() { run_ctest bench; }
 
 step_examples() { run_ctest example; }
 

@@ -65,7 +65,8 @@ struct CaseResult {
     std::string mode;
     int tokens = 0;
     int hidden = 0;
-    double bytes = 0;  ///< least bytes read and written on the busiest GPU
+    double bytes = 0;       ///< least bytes read and written on the busiest GPU
+    double link_bytes = 0;  ///< least bytes over the busiest GPU's links, one direction
     // What the busiest rank sent in one call.
     std::int64_t gin_bytes = 0;
     std::int64_t lsa_bytes = 0;
@@ -74,20 +75,39 @@ struct CaseResult {
     Timing timing;
 };
 
+/// The largest sum of `mine` over the ranks of one GPU.
+double busiest_gpu(Runtime& runtime, double mine) {
+    const auto all = runtime.bootstrap().all_gather_values(mine);
+    std::map<std::uint64_t, double> by_gpu;
+    for (std::size_t i = 0; i < all.size(); ++i)
+        by_gpu[runtime.topology().places[i].device_id] += all[i];
+    double most = 0;
+    for (const auto& [gpu, sum] : by_gpu) most = std::max(most, sum);
+    return most;
+}
+
 /// Bytes that the busiest GPU must read plus write: every rank's tokens once, every received (or
 /// pulled) row once.
 double least_bytes(Runtime& runtime, std::int64_t tokens, std::int64_t far_rows,
                    std::uint32_t row_bytes) {
-    const double mine = static_cast<double>(tokens + far_rows) * row_bytes;
-    const auto all = runtime.bootstrap().all_gather_values(mine);
-    const auto gpus = runtime.bootstrap().all_gather_texts(runtime.device().pci_bus_id);
-    const auto hosts = runtime.bootstrap().all_gather_values(host_identity());
-    std::map<std::string, double> by_gpu;
-    for (std::size_t i = 0; i < all.size(); ++i)
-        by_gpu[fmt::format("{}/{}", hosts[i], gpus[i])] += all[i];
-    double most = 0;
-    for (const auto& [gpu, bytes] : by_gpu) most = std::max(most, bytes);
-    return most;
+    return busiest_gpu(runtime, static_cast<double>(tokens + far_rows) * row_bytes);
+}
+
+/// Bytes that must cross the busiest GPU's links in the busier direction.
+double least_link_bytes(Runtime& runtime, const StepTraffic& traffic, std::uint32_t row_bytes) {
+    const auto& places = runtime.topology().places;
+    const auto& here = places[static_cast<std::size_t>(runtime.rank())];
+    std::int64_t out = 0;
+    std::int64_t in = 0;
+    for (std::size_t peer = 0; peer < places.size(); ++peer) {
+        if (places[peer].device_id == here.device_id || places[peer].host_id != here.host_id)
+            continue;
+        out += traffic.rows_to[peer];
+        in += traffic.rows_from[peer];
+    }
+    const double row = row_bytes;
+    return std::max(busiest_gpu(runtime, static_cast<double>(out) * row),
+                    busiest_gpu(runtime, static_cast<double>(in) * row));
 }
 
 MoeConfig config_of(const BenchOptions& options, const std::string& type, int tokens, int hidden) {
@@ -145,8 +165,11 @@ class ShapeBench {
                 add_traffic(traffic, &result);
                 const double there = least_bytes(runtime_, tokens, traffic.rows_received, in_bytes);
                 const double back = least_bytes(runtime_, tokens, traffic.rows_sent, out_bytes);
+                const double link_there = least_link_bytes(runtime_, traffic, in_bytes);
+                const double link_back = least_link_bytes(runtime_, traffic, out_bytes);
                 if (name == "dispatch" || name == "cached") {
                     result.bytes = there;
+                    result.link_bytes = link_there;
                     result.timing = measure_.run([&](cudaStream_t s) {
                         if (name == "cached") {
                             rehearsal.dispatch_cached(s);
@@ -156,9 +179,11 @@ class ShapeBench {
                     });
                 } else if (name == "combine") {
                     result.bytes = back;
+                    result.link_bytes = link_back;
                     result.timing = measure_.run([&](cudaStream_t s) { rehearsal.combine(s); });
                 } else if (name == "roundtrip") {
                     result.bytes = there + back;
+                    result.link_bytes = link_there + link_back;
                     result.timing = measure_.run([&](cudaStream_t s) {
                         rehearsal.dispatch(CountMode::device, s);
                         rehearsal.combine(s);
@@ -199,8 +224,16 @@ class ShapeBench {
     Measure& measure_;
 };
 
-nlohmann::json to_json(const CaseResult& result, const Runtime& runtime, double ceiling, int sms) {
-    const double floor_us = result.bytes / ceiling * 1e6;
+/// The longer of what memory and what the links need, in microseconds.
+double floor_of(const CaseResult& result, const CopyRates& rates) {
+    const double memory_us = result.bytes / rates.copy_bytes_per_s * 1e6;
+    if (rates.link_bytes_per_s <= 0) return memory_us;
+    return std::max(memory_us, result.link_bytes / rates.link_bytes_per_s * 1e6);
+}
+
+nlohmann::json to_json(const CaseResult& result, const Runtime& runtime, const CopyRates& rates,
+                       int sms) {
+    const double floor_us = floor_of(result, rates);
     return {{"case", result.name},
             {"type", result.type},
             {"routing", result.routing},
@@ -216,7 +249,9 @@ nlohmann::json to_json(const CaseResult& result, const Runtime& runtime, double 
             {"sms_per_rank", sms},
             {"device", runtime.device().name},
             {"bytes", result.bytes},
-            {"copy_bytes_per_s", ceiling},
+            {"link_bytes", result.link_bytes},
+            {"copy_bytes_per_s", rates.copy_bytes_per_s},
+            {"link_bytes_per_s", rates.link_bytes_per_s},
             {"floor_us", floor_us},
             {"median_us", result.timing.median_us},
             {"best_us", result.timing.best_us},
@@ -228,11 +263,11 @@ nlohmann::json to_json(const CaseResult& result, const Runtime& runtime, double 
             {"commit", git_hash()}};
 }
 
-Table table_of(const std::vector<CaseResult>& results, double ceiling) {
+Table table_of(const std::vector<CaseResult>& results, const CopyRates& rates) {
     Table table({"case", "mode", "type", "routing", "T", "H", "floor us", "time us", "ratio",
                  "best us", "wall us", "host us"});
     for (const CaseResult& r : results) {
-        const double floor_us = r.bytes / ceiling * 1e6;
+        const double floor_us = floor_of(r, rates);
         table.add({r.name, r.mode, r.type, r.routing, std::to_string(r.tokens),
                    std::to_string(r.hidden), fmt::format("{:.1f}", floor_us),
                    fmt::format("{:.1f}", r.timing.median_us),
@@ -259,7 +294,7 @@ Table traffic_table(const std::vector<CaseResult>& results, double ceiling) {
 }
 
 CaseReport bench_exchanges(Runtime& runtime, const BenchOptions& options, Measure& measure,
-                           double ceiling, const std::function<void()>& tick) {
+                           const CopyRates& rates, const std::function<void()>& tick) {
     std::vector<CaseResult> results;
     ShapeBench bench(runtime, options, measure);
     const auto each_shape = [&](const std::string& mode, const std::string& type,
@@ -276,20 +311,20 @@ CaseReport bench_exchanges(Runtime& runtime, const BenchOptions& options, Measur
             for (const auto& routing : options.routings) each_shape(mode, type, routing);
         }
     }
-    CaseReport report{table_of(results, ceiling), {}, {}};
+    CaseReport report{table_of(results, rates), {}, {}};
     for (const CaseResult& r : results)
-        report.lines.push_back(to_json(r, runtime, ceiling, options.sms));
+        report.lines.push_back(to_json(r, runtime, rates, options.sms));
     if (runtime.topology().lsa_size < runtime.size()) {
         report.notes.push_back(
             "sent by the busiest rank in one call; floors: read and written once at the copy rate, "
             "a network's are above\n" +
-            traffic_table(results, ceiling).text());
+            traffic_table(results, rates.copy_bytes_per_s).text());
     }
     return report;
 }
 
 std::vector<CaseReport> run_cases(Runtime& runtime, const BenchOptions& options, Measure& measure,
-                                  double ceiling) {
+                                  const CopyRates& rates) {
     const std::size_t shapes = options.modes.size() * options.types.size() *
                                options.routings.size() * options.tokens.size() *
                                options.hidden.size();
@@ -309,11 +344,11 @@ std::vector<CaseReport> run_cases(Runtime& runtime, const BenchOptions& options,
         tick();
     }
     if (options.has_case("put")) {
-        reports.push_back(bench_puts(runtime, primitives, measure, ceiling));
+        reports.push_back(bench_puts(runtime, primitives, measure, rates));
         tick();
     }
     if (options.has_exchange_case())
-        reports.push_back(bench_exchanges(runtime, options, measure, ceiling, tick));
+        reports.push_back(bench_exchanges(runtime, options, measure, rates, tick));
     return reports;
 }
 
@@ -329,17 +364,21 @@ void write_lines(const std::vector<CaseReport>& reports, const std::string& path
 int run_rank(const BenchOptions& options, std::shared_ptr<Bootstrap> bootstrap) {
     auto runtime = Runtime::create(bootstrap);
     std::vector<CaseReport> reports;
-    double ceiling = 0;
+    CopyRates rates;
     {
         Measure measure(*runtime, static_cast<std::size_t>(options.flush_mib) << 20,
                         options.measure);
-        ceiling = measure.copy_ceiling_bytes_per_s();
-        reports = run_cases(*runtime, options, measure, ceiling);
+        rates = {measure.copy_ceiling_bytes_per_s(), measure.link_rate_bytes_per_s()};
+        reports = run_cases(*runtime, options, measure, rates);
     }
     if (runtime->rank() == 0) {
         std::printf("%s, %d ranks, LSA teams of %d, copy %.2f TB/s (read + write)\n",
                     runtime->device().name.c_str(), runtime->size(), runtime->topology().lsa_size,
-                    ceiling / 1e12);
+                    rates.copy_bytes_per_s / 1e12);
+        if (rates.link_bytes_per_s > 0) {
+            std::printf("copy to another GPU %.0f GB/s, all GPUs side by side\n",
+                        rates.link_bytes_per_s / 1e9);
+        }
         for (const CaseReport& report : reports) {
             std::fputs(report.table.text().c_str(), stdout);
             for (const std::string& note : report.notes) std::printf("%s\n", note.c_str());
@@ -357,11 +396,13 @@ const char* const kCases[] = {"barrier", "put",       "dispatch", "cached",
 
 void add_bench(CLI::App* app, const Arguments& arguments, Action* action) {
     auto options = std::make_shared<BenchOptions>();
-    CLI::App* bench = app->add_subcommand("bench",
-                                          "Times cases and compares them with the floor: the bytes "
-                                          "that must be read and written once, over the measured\n"
-                                          "device copy rate. Run it under mpirun for one process a "
-                                          "rank, or with --ranks N for threads.");
+    CLI::App* bench = app->add_subcommand(
+        "bench",
+        "Times cases and compares them with the floor: the bytes "
+        "that must be read and written once, over the measured\n"
+        "device copy rate, or cross the links between GPUs, over "
+        "the measured rate of a peer copy. Run it under mpirun for one process a "
+        "rank, or with --ranks N for threads.");
     bench
         ->add_option("cases,--case", options->cases,
                      "barrier (beside NCCL's own), put (LSA and GIN, by size), dispatch, cached, "

@@ -79,6 +79,6 @@ CaseReport bench_barriers(Runtime& runtime, const PrimitiveBenchOptions& options
 /// Collective. Puts of all sizes over LSA, and over GIN where it exists: bandwidth, round trips,
 /// small puts a second. Raises Error(internal) if bytes arrived that were not sent.
 CaseReport bench_puts(Runtime& runtime, const PrimitiveBenchOptions& options, Measure& measure,
-                      double copy_bytes_per_s);
+                      const CopyRates& rates);
 
 }  // namespace gimlet::cli

@@ -3,12 +3,22 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include "host/cuda/check.hpp"
 #include "host/cuda/stream.hpp"
+#include "host/nccl/symmetric_window.hpp"
 
 namespace gimlet::cli {
 namespace {
+
+// A stand-in for a GPU would take a minute, and the host's memory, for the large copies: it is told
+// by the rate of the small one.
+constexpr std::size_t kSmallCopyBytes = std::size_t{64} << 20;
+constexpr std::size_t kLargeCopyBytes = std::size_t{4} << 30;
+constexpr std::size_t kLargeLinkCopyBytes = std::size_t{1} << 30;
+constexpr double kLeastGpuRate = 3e11;
+constexpr double kLeastLinkRate = 2e10;
 
 using Clock = std::chrono::steady_clock;
 
@@ -106,33 +116,80 @@ Timing Measure::reduce(const std::vector<float>& events_us, const std::vector<fl
     return out;
 }
 
-double Measure::copy_ceiling_bytes_per_s() {
-    constexpr std::size_t kBytes = std::size_t{4} << 30;
-    const std::size_t bytes =
-        runtime_.device().memory_bytes < 4 * kBytes ? std::size_t{1} << 20 : kBytes;
+double Measure::copy_rate(void* to, const void* from, std::size_t bytes) {
     const int rank = runtime_.rank();
+    const Stream stream = Stream::create(rank);
+    double best_ms = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < 10; ++i) {
+        const Event start = Event::create(EventTiming::on, rank);
+        const Event end = Event::create(EventTiming::on, rank);
+        start.record(stream.get());
+        cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream.get()),
+                   "cudaMemcpyAsync", rank);
+        end.record(stream.get());
+        stream.synchronize();
+        if (i >= 2) best_ms = std::min(best_ms, double{Event::elapsed_ms(start, end)});
+    }
+    return static_cast<double>(bytes) / (best_ms * 1e-3);
+}
+
+double Measure::own_copy_rate(std::size_t bytes) {
+    DeviceBuffer<std::byte> from(bytes, runtime_.rank());
+    DeviceBuffer<std::byte> to(bytes, runtime_.rank());
+    from.fill_bytes(0x3c);
+    return 2 * copy_rate(to.get(), from.get(), bytes);
+}
+
+int Measure::link_partner() const {
+    const Topology& topology = runtime_.topology();
+    const auto gpu_of = [&](int rank) {
+        return topology.places[static_cast<std::size_t>(rank)].device_id;
+    };
+    const auto team_rank = [&](int index) {
+        return topology.rank_at(topology.lsa_team_index, index);
+    };
+    // One rank speaks for a GPU: the first of the team that lives there.
+    for (int i = 0; i < topology.lsa_rank; ++i)
+        if (gpu_of(team_rank(i)) == gpu_of(topology.rank)) return -1;
+    for (int i = 1; i < topology.lsa_size; ++i) {
+        const int peer = team_rank((topology.lsa_rank + i) % topology.lsa_size);
+        if (gpu_of(peer) != gpu_of(topology.rank)) return peer;
+    }
+    return -1;
+}
+
+double Measure::link_rate_bytes_per_s() {
+    const int partner = link_partner();
+    Bootstrap& bootstrap = runtime_.bootstrap();
+    const auto partners = bootstrap.all_gather_values(partner);
+    if (*std::max_element(partners.begin(), partners.end()) < 0) return 0;
+    const auto measure = [&](std::size_t bytes) {
+        WindowLayout layout;
+        layout.add("source", bytes);
+        layout.add("target", bytes);
+        const auto window = SymmetricWindow::create(runtime_.communicator(), layout);
+        bootstrap.barrier();
+        double mine = std::numeric_limits<double>::infinity();
+        if (partner >= 0) {
+            mine = copy_rate(window->peer(partner, layout.region("target").offset_bytes),
+                             window->local(layout.region("source").offset_bytes), bytes);
+        }
+        const auto all = bootstrap.all_gather_values(mine);
+        window->close();
+        return *std::min_element(all.begin(), all.end());
+    };
+    const double rate = measure(kSmallCopyBytes);
+    return rate < kLeastLinkRate ? rate : measure(kLargeLinkCopyBytes);
+}
+
+double Measure::copy_ceiling_bytes_per_s() {
     double best = 0;
     for (int turn = 0; turn < runtime_.size(); ++turn) {
         runtime_.bootstrap().barrier();
-        if (turn != rank) continue;
-        DeviceBuffer<std::byte> from(bytes, rank);
-        DeviceBuffer<std::byte> to(bytes, rank);
-        from.fill_bytes(0x3c);
-        const Stream stream = Stream::create(rank);
-        std::vector<double> times;
-        for (int i = 0; i < 10; ++i) {
-            const Event start = Event::create(EventTiming::on, rank);
-            const Event end = Event::create(EventTiming::on, rank);
-            start.record(stream.get());
-            cuda_check(cudaMemcpyAsync(to.get(), from.get(), bytes, cudaMemcpyDeviceToDevice,
-                                       stream.get()),
-                       "cudaMemcpyAsync", rank);
-            end.record(stream.get());
-            stream.synchronize();
-            if (i >= 2) times.push_back(Event::elapsed_ms(start, end));
-        }
-        best = 2.0 * static_cast<double>(bytes) /
-               (*std::min_element(times.begin(), times.end()) * 1e-3);
+        if (turn != runtime_.rank()) continue;
+        best = own_copy_rate(kSmallCopyBytes);
+        if (best >= kLeastGpuRate && runtime_.device().memory_bytes >= 4 * kLargeCopyBytes)
+            best = own_copy_rate(kLargeCopyBytes);
     }
     runtime_.bootstrap().barrier();
     const auto all = runtime_.bootstrap().all_gather_values(best);

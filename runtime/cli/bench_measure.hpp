@@ -25,6 +25,12 @@ struct Timing {
     int calls = 0;
 };
 
+/// What the hardware can do, as measured in the same run.
+struct CopyRates {
+    double copy_bytes_per_s = 0;  ///< bytes read plus bytes written, on one GPU
+    double link_bytes_per_s = 0;  ///< to another GPU of the team, one direction; 0 = no such GPU
+};
+
 struct MeasureOptions {
     int warmups = 3;
     int calls = 20;
@@ -45,9 +51,20 @@ class Measure {
     /// copy, while the other ranks of the same GPU are idle; the slowest GPU counts.
     double copy_ceiling_bytes_per_s();
 
+    /// Collective; blocks. Bytes per second that one GPU's copy engine moves to another GPU of its
+    /// LSA team, while the other GPUs do the same; the slowest counts. 0 if all of a team's ranks
+    /// share a GPU.
+    double link_rate_bytes_per_s();
+
     const MeasureOptions& options() const noexcept { return options_; }
 
   private:
+    /// Local. Bytes per second of the fastest of some copies of `bytes` bytes.
+    double copy_rate(void* to, const void* from, std::size_t bytes);
+    /// Local. The same within this GPU's memory, bytes read plus bytes written.
+    double own_copy_rate(std::size_t bytes);
+    /// This rank's partner for link_rate_bytes_per_s(), -1 = takes no part.
+    int link_partner() const;
     Timing reduce(const std::vector<float>& events_us, const std::vector<float>& host_us,
                   const std::vector<float>& wall_us);
 

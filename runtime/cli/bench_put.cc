@@ -45,11 +45,11 @@ struct Partners {
 class PutBench {
   public:
     PutBench(Runtime& runtime, const PrimitiveBenchOptions& options, Measure& measure,
-             double copy_bytes_per_s)
+             const CopyRates& rates)
         : runtime_(runtime),
           options_(options),
           measure_(measure),
-          copy_bytes_per_s_(copy_bytes_per_s),
+          rates_(rates),
           bytes_(checked_sizes(options.put_bytes)),
           world_(runtime, bytes_.back(), options.put_contexts),
           blocks_(world_.blocks(options.sms)),
@@ -99,17 +99,16 @@ class PutBench {
 
     /// A ring: over the LSA team, or over the world so that GIN leaves the team where there are
     /// several.
-    Partners ring(PutPath path) const {
+    Partners ring(PutPath path, int of) const {
         const Topology& topology = runtime_.topology();
         if (is_gin(path)) {
             const int step = topology.lsa_size < topology.size ? topology.lsa_size : 1;
-            return {(rank() + step) % topology.size,
-                    (rank() - step + topology.size) % topology.size};
+            return {(of + step) % topology.size, (of - step + topology.size) % topology.size};
         }
-        const int first = rank() - topology.lsa_rank;
+        const int mine = topology.lsa_rank_of(of);
+        const int first = of - mine;
         const int size = topology.lsa_size;
-        return {first + (topology.lsa_rank + 1) % size,
-                first + (topology.lsa_rank + size - 1) % size};
+        return {first + (mine + 1) % size, first + (mine + size - 1) % size};
     }
 
     /// Pairs; an odd one out has no partner.
@@ -191,7 +190,7 @@ class PutBench {
     /// All ranks put at once, as fast as they can.
     void stream(PutPath path, std::uint64_t bytes) {
         clear_target();
-        const Partners partners = ring(path);
+        const Partners partners = ring(path, rank());
         const std::int32_t puts = put_count(path, bytes);
         double us = 0;
         int calls = 0;
@@ -255,12 +254,28 @@ class PutBench {
         return median(slowest_rank(runtime_.bootstrap(), mine));
     }
 
+    /// Microseconds that every rank of this GPU needs at least to put `moved` bytes.
+    double floor_of(PutPath path, double moved) const {
+        const auto& places = runtime_.topology().places;
+        const auto gpu_of = [&](int rank) {
+            return places[static_cast<std::size_t>(rank)].device_id;
+        };
+        const std::vector<int> sharing = runtime_.topology().ranks_on_my_gpu();
+        // Each byte is read once and written once.
+        const double memory =
+            2 * moved * static_cast<double>(sharing.size()) / rates_.copy_bytes_per_s;
+        if (rates_.link_bytes_per_s <= 0) return memory * 1e6;
+        const auto crossing = std::count_if(sharing.begin(), sharing.end(), [&](int rank) {
+            return gpu_of(ring(path, rank).to) != gpu_of(rank);
+        });
+        return std::max(memory, moved * static_cast<double>(crossing) / rates_.link_bytes_per_s) *
+               1e6;
+    }
+
     void add_stream(PutPath path, std::uint64_t bytes, double puts, double us, int calls) {
         const double moved = puts * static_cast<double>(bytes);
         const double per_second = us > 0 ? 1e6 / us : 0;
-        const auto sharing = runtime_.topology().ranks_on_my_gpu().size();
-        // Each byte is read once and written once, by every rank of the GPU.
-        const double floor_us = 2 * moved * static_cast<double>(sharing) / copy_bytes_per_s_ * 1e6;
+        const double floor_us = floor_of(path, moved);
         nlohmann::json line = line_of("put", runtime_);
         line["path"] = name_of(path);
         line["measure"] = "stream";
@@ -273,7 +288,8 @@ class PutBench {
         line["ratio"] = us / floor_us;
         line["bytes_per_s"] = moved * per_second;
         line["puts_per_s"] = puts * per_second;
-        line["copy_bytes_per_s"] = copy_bytes_per_s_;
+        line["copy_bytes_per_s"] = rates_.copy_bytes_per_s;
+        line["link_bytes_per_s"] = rates_.link_bytes_per_s;
         line["calls"] = calls;
         report_.table.add({name_of(path), "stream", format_bytes(bytes),
                            fmt::format("{:.0f}", puts), fmt::format("{:.2f}", us),
@@ -286,7 +302,7 @@ class PutBench {
     Runtime& runtime_;
     const PrimitiveBenchOptions& options_;
     Measure& measure_;
-    double copy_bytes_per_s_;
+    CopyRates rates_;
     std::vector<std::uint64_t> bytes_;
     BenchWorld world_;
     int blocks_;
@@ -300,8 +316,8 @@ class PutBench {
 }  // namespace
 
 CaseReport bench_puts(Runtime& runtime, const PrimitiveBenchOptions& options, Measure& measure,
-                      double copy_bytes_per_s) {
-    return PutBench(runtime, options, measure, copy_bytes_per_s).run();
+                      const CopyRates& rates) {
+    return PutBench(runtime, options, measure, rates).run();
 }
 
 }  // namespace gimlet::cli

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Small runs of `gimlet bench` on the emulator: the lines it writes, and what it refuses.
+
+Usage: bench_test.py GIMLET_PROGRAM"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = ""
+SMALL = ("--ranks", "2", "--sms", "1", "--calls", "1", "--warmups", "0", "--barrier-repeats", "2", "--put-bytes",
+         "64,4096", "--put-total-kib", "4", "--flush-mib", "0", "--tokens", "8", "--hidden", "64", "--experts", "8",
+         "--topk", "2")
+
+
+def bench(*arguments, **environment):
+    done = subprocess.run([PROGRAM, "bench", *arguments, *SMALL], capture_output=True, text=True, check=False,
+                          timeout=300, env=dict(os.environ, **environment))
+    return done.returncode, done.stdout, done.stdout + done.stderr
+
+
+class Bench(unittest.TestCase):
+    def lines(self, *arguments, **environment):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "lines.jsonl"
+            status, text, output = bench(*arguments, "--json", str(path), **environment)
+            self.assertEqual(status, 0, output)
+            for row in text.splitlines():
+                self.assertLessEqual(len(row), 100, row)
+            return text, [json.loads(row) for row in path.read_text(encoding="utf-8").splitlines()]
+
+    def test_one_team_without_gin(self):
+        text, lines = self.lines("barrier", "put", "dispatch", GIMLET_EMU_GIN="off")
+        kinds = {line["kind"]: line for line in lines if line["case"] == "barrier"}
+        self.assertEqual(sorted(kinds), ["gpu", "grid", "nccl lsa", "nvlink"])
+        self.assertEqual(kinds["nvlink"]["beside"], "nccl lsa")
+        self.assertAlmostEqual(kinds["nvlink"]["ratio"],
+                               kinds["nvlink"]["median_us"] / kinds["nccl lsa"]["median_us"])
+        puts = {(line["path"], line["measure"], line["bytes"]) for line in lines if line["case"] == "put"}
+        self.assertEqual(puts, {(path, measure, size) for path in ("store", "bulk")
+                                for measure in ("stream", "round trip") for size in (64, 4096)})
+        self.assertEqual([line["case"] for line in lines][-1], "dispatch")
+        self.assertIn("NCCL offers no GIN here", text)
+        for line in lines:
+            self.assertGreater(line["median_us"], 0, line)
+
+    def test_gin(self):
+        _, lines = self.lines("barrier", "put", NCCL_LSA_TEAM_SIZE="1", GIMLET_EMU_GIN="gdaki")
+        kinds = {line["kind"]: line for line in lines if line["case"] == "barrier"}
+        self.assertEqual(kinds["gin"]["beside"], "nccl gin")
+        self.assertGreater(kinds["gin"]["ratio"], 0)
+        puts = {(line["path"], line["measure"]) for line in lines if line["case"] == "put"}
+        self.assertEqual(puts, {("gin single", "stream"), ("gin single", "round trip"),
+                                ("gin batch", "stream")})
+
+    def test_refusals(self):
+        for arguments, text in ((("barrier", "--sms", "4000"), "lower --sms"),
+                                (("put", "--put-bytes", "24"), "multiple of 16"),
+                                (("nonsense",), "nonsense")):
+            with self.subTest(arguments=arguments):
+                done = subprocess.run([PROGRAM, "bench", *arguments], capture_output=True, text=True,
+                                      check=False, timeout=120)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn(text, done.stdout + done.stderr)
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv.pop(1)
+    unittest.main()
