@@ -46,9 +46,9 @@ struct WorkspaceShape {
 /// Writers, one domain a word: [P] peers by LSA or GIN, [L] this rank's kernels only.
 struct WorkspaceLayout {
     std::uint64_t nvlink_counter;  ///< [L] u64: number of the newest nvlink_barrier
-    std::uint64_t nvlink_flags;    ///< [P] u32[R], by LSA index: nvlink_barriers that this member
-                                   ///< has arrived at
-    std::uint64_t block_barrier;   ///< [P] int32 per rank
+    std::uint64_t nvlink_flags;   ///< [P] u32[R], by LSA index: number of the newest nvlink_barrier
+                                  ///< that this member has arrived at
+    std::uint64_t block_barrier;  ///< [P] int32 per rank
     std::uint64_t count_rows;  ///< [P] u64[kBufferCount][R][count_row_words]: epoch << 32 | value
     std::uint64_t
         dispatch_arrival;  ///< [P] u64[R]: epoch whose rows of source r are complete (LSA sources)

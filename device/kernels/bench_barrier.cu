@@ -18,7 +18,9 @@ GIMLET_GLOBAL void grid_kernel(const GIMLET_GRID_CONSTANT BarrierBenchArgs args)
 }
 
 GIMLET_GLOBAL void nvlink_kernel(const GIMLET_GRID_CONSTANT BarrierBenchArgs args) {
-    time_barriers(args, [&](const WaitScope& scope) { return nvlink_barrier(args.peers, scope); });
+    // As NCCL's: one session for all barriers.
+    NvlinkBarrier barrier(args.peers);
+    time_barriers(args, [&](const WaitScope& scope) { return barrier.meet(scope); });
 }
 
 GIMLET_GLOBAL void nccl_lsa_kernel(const GIMLET_GRID_CONSTANT BarrierBenchArgs args) {

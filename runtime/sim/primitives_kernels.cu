@@ -153,20 +153,20 @@ GIMLET_DEVICE std::int32_t look_at(const std::int32_t* word, Flaw flaw) {
 GIMLET_DEVICE bool flawed_nvlink(const PeerHandles& peers, const WaitScope& scope, Flaw flaw) {
     auto* const counter = local_word<std::uint64_t>(peers, peers.layout.nvlink_counter);
     const std::uint64_t last = *counter;
+    const std::uint32_t arrived = static_cast<std::uint32_t>(last) + 1;
     block_sync();
     for (std::int32_t i = thread_index(); i < peers.lsa_size; i += block_threads()) {
         auto* const flag =
             peer_word<std::uint32_t>(peers, lsa_member(peers, i), peers.layout.nvlink_flags,
                                      static_cast<std::uint64_t>(peers.lsa_rank));
         if (flaw == Flaw::relaxed_arrival) {
-            add_relaxed<Scope::system>(flag, 1u);
+            store_relaxed<Scope::system>(flag, arrived);
         } else {
-            add_release<Scope::system>(flag, 1u);
+            store_release<Scope::system>(flag, arrived);
         }
     }
     if (thread_index() == 0 && flaw != Flaw::counter_stays) *counter = last + 1;
-    const std::uint32_t number =
-        static_cast<std::uint32_t>(last) + (flaw == Flaw::flag_of_last ? 0 : 1);
+    const std::uint32_t number = flaw == Flaw::flag_of_last ? arrived - 1 : arrived;
     WaitStatus status = WaitStatus::ok;
     for (std::int32_t i = thread_index(); i < peers.lsa_size && flaw != Flaw::no_wait;
          i += block_threads()) {
