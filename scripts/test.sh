@@ -253,6 +253,7 @@ step_mpi() {
     [ "$status" -eq 0 ] || [ "$bad" -gt 0 ] || bad=1
     [ $((ok + bad)) -gt 0 ] || bad=1
     count mpi "$ok" "$bad" "$off"
+    check "mpi, a rank killed" kills.log bash mpi_tests/run_kills.sh build/emulator --quick
 }
 
 step_demo() {

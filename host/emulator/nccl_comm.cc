@@ -201,6 +201,9 @@ void retire_comm(ncclComm* comm, bool drop_operations) {
             }
         });
         state->alive = false;
+        state->resources->alive = false;
+        // Kernels may still run after an abort.
+        if (!drop_operations) world.release_resources(*state);
     }
     for (ncclWindow_vidmem* window : comm->windows) {
         if (drop_operations) {
@@ -209,11 +212,14 @@ void retire_comm(ncclComm* comm, bool drop_operations) {
             });
         }
         window->alive = false;
+        if (!drop_operations) window->mappings.clear();
         world.live_windows.erase(window);
     }
+    comm->windows.clear();
     comm->dead = true;
     comm->rendezvous.reset();
     world.live_comms.erase(comm);
+    world.forget_old();
 }
 
 }  // namespace

@@ -353,8 +353,9 @@ ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t* dev_comm) 
             }
         }
         state->alive = false;
-        state->resources->alive = false;
     });
+    const std::lock_guard lock(world.mutex);
+    world.release_resources(*state);
     return ncclSuccess;
 }
 

@@ -166,6 +166,29 @@ DevCommState* World::new_dev_comm() {
     return dev_comms.back().get();
 }
 
+void World::release_resources(DevCommState& state) {
+    ncclWindow_vidmem& window = *state.resources;
+    window.alive = false;
+    allocations.erase(window.bases[static_cast<size_t>(window.rank)]);
+    window.mappings.clear();
+    state.queues.clear();
+    state.counter_words.clear();
+    state.counter_words.shrink_to_fit();
+}
+
+void World::forget_old() {
+    constexpr ptrdiff_t kKept = 64;
+    const auto forget = [](auto& objects, auto is_over) {
+        ptrdiff_t over = std::count_if(objects.begin(), objects.end(), is_over);
+        std::erase_if(objects,
+                      [&](const auto& object) { return is_over(object) && over-- > kKept; });
+    };
+    // What refers to others goes first.
+    forget(dev_comms, [](const auto& state) { return !state->alive; });
+    forget(windows, [](const auto& window) { return !window->alive; });
+    forget(comms, [](const auto& comm) { return comm->dead; });
+}
+
 // ----------------------------------------------------------------------------------------------
 // collective calls
 

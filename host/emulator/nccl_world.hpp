@@ -156,6 +156,12 @@ class World final : public Worker {
     ncclComm* new_comm();
     ncclWindow_vidmem* new_window();
     DevCommState* new_dev_comm();
+    /// Gives back the memory of a device communicator that is no longer alive; what tells late uses
+    /// stays. The caller holds `mutex`.
+    void release_resources(DevCommState& state);
+    /// Forgets the oldest communicators, windows and device communicators that are no longer alive;
+    /// the latest are kept, so that late uses are found. The caller holds `mutex`.
+    void forget_old();
 
     Group& group();
     /// Runs a call now, or queues it when a group is open.

@@ -3,9 +3,14 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <thread>
 
 #include "host/base/env.hpp"
+#include "host/base/version.hpp"
 #include "host/bootstrap/thread_bootstrap.hpp"
 #include "host/cuda/check.hpp"
 #include "host/cuda/device_info.hpp"
@@ -65,6 +70,56 @@ void again_and_again(CaseContext& context) {
     for (int i = 0; i < context.repeats(6, 2); ++i) run_steps(context, plan);
 }
 
+int open_descriptors() {
+    const std::filesystem::directory_iterator entries("/proc/self/fd");
+    return static_cast<int>(std::distance(begin(entries), end(entries)));
+}
+
+/// Memory of this process's own that is resident. Pages shared with others are left out: MPI
+/// touches more and more of its own.
+std::int64_t private_bytes() {
+    std::ifstream file("/proc/self/status");
+    std::string word;
+    while (file >> word) {
+        std::int64_t kib = 0;
+        if (word == "RssAnon:" && file >> kib) return kib << 10;
+    }
+    return 0;
+}
+
+/// A Runtime with an Exchange made, used once and closed, many times: nothing may pile up.
+void many_lives(CaseContext& context) {
+    const bool emulated = std::string(backend_name()) == "emulator";
+    const int cycles = context.repeats(emulated ? 1000 : 50, emulated ? 40 : 10);
+    const StepPlan plan = small_plan(context.size());
+    const RoutingTable table = generate_routing(plan.routing);
+    const Stream stream = Stream::create(context.rank());
+    const auto live = [&] {
+        const auto runtime = Runtime::create(context.shared_bootstrap());
+        const auto exchange = runtime->create_exchange(plan.config);
+        {
+            Rehearsal rehearsal(*exchange, table, plan.rehearsal);
+            context.expect_same(rehearsal.step(plan.mode, stream.get()), "a step");
+        }
+        exchange->close();
+        runtime->close();
+    };
+    // Pools fill, and caches.
+    const int warmups = std::max(5, cycles / 10);
+    for (int i = 0; i < warmups; ++i) live();
+    const int descriptors = open_descriptors();
+    const std::int64_t before = private_bytes();
+    for (int i = 0; i < cycles; ++i) live();
+    context.expect(open_descriptors() == descriptors,
+                   fmt::format("{} file descriptors are open after {} lives, {} before",
+                               open_descriptors(), cycles, descriptors));
+    // Real NCCL keeps pools of its own that still grow.
+    const std::int64_t allowed = emulated ? std::int64_t{4} << 20 : std::int64_t{64} << 20;
+    const std::int64_t grown = private_bytes() - before;
+    context.expect(grown < allowed, fmt::format("{} lives cost {} bytes of memory, {} are allowed",
+                                                cycles, grown, allowed));
+}
+
 /// One process of the job runs ranks as threads; the others wait.
 void threads(CaseContext& context) {
     constexpr int kThreads = 2;
@@ -105,6 +160,7 @@ void threads(CaseContext& context) {
 void add_life_cases(std::vector<Case>* cases) {
     cases->push_back({"life/two exchanges", 1, two_exchanges});
     cases->push_back({"life/again and again", 1, again_and_again});
+    cases->push_back({"life/made and closed many times", 1, many_lives});
     cases->push_back({"life/ranks as threads", 1, threads});
 }
 
