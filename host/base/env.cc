@@ -21,8 +21,8 @@ constexpr std::int64_t kDayMs = 24LL * 3600 * 1000;
 constexpr std::array kTable = {
     EnvEntry{EnvVar::log, "GIMLET_LOG", EnvType::choice, "warn", 0, 0,
              "off|error|warn|info|debug|trace", "How much is logged to standard error."},
-    EnvEntry{EnvVar::timeout_ms, "GIMLET_TIMEOUT_MS", EnvType::integer, "30000", 1, kDayMs, "",
-             "Deadline of one wait on the device or in NCCL, in milliseconds."},
+    EnvEntry{EnvVar::timeout_ms, "GIMLET_TIMEOUT_MS", EnvType::integer, "30000", 0, kDayMs, "",
+             "Deadline of one wait on the device or in NCCL, in milliseconds; 0 = none."},
     EnvEntry{EnvVar::bootstrap_timeout_ms, "GIMLET_BOOTSTRAP_TIMEOUT_MS", EnvType::integer,
              "120000", 1, kDayMs, "",
              "Deadline of one collective step between ranks on the host, in milliseconds."},

@@ -2,6 +2,7 @@
 #include "host/nccl/check.hpp"
 
 #include <chrono>
+#include <limits>
 #include <string>
 #include <thread>
 
@@ -62,6 +63,7 @@ void nccl_complete(ncclResult_t result, const char* what, int rank, ncclComm_t c
     }
     if (timeout_ns == 0) {
         timeout_ns = static_cast<std::uint64_t>(env_int(EnvVar::timeout_ms)) * 1'000'000;
+        if (timeout_ns == 0) timeout_ns = std::numeric_limits<std::uint64_t>::max();
     }
     const auto deadline = deadline_after(timeout_ns);
     while (result == ncclInProgress) {

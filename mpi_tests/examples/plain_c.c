@@ -95,7 +95,7 @@ static int run(int rank) {
     if (gimlet_dispatch(exchange, &inputs, routing, GIMLET_COUNTS_HOST, stream, NULL) == GIMLET_OK)
         give_up("dispatch", "too many tokens were accepted");
     if (rank == 0) printf("refused, as it should be: %s\n", gimlet_last_error());
-    must(gimlet_exchange_recover(exchange, NULL, 0, NULL), "recover");
+    must(gimlet_exchange_recover(exchange, NULL, NULL, 0, NULL), "recover");
     must(gimlet_set_log_level(GIMLET_LOG_WARN), "log level");
     inputs.token_count = kTokens;
     const int32_t row_count = queue_step(exchange, routing, &inputs, out, stream);

@@ -19,6 +19,8 @@ static_assert(GIMLET_INTERNAL == static_cast<int>(ErrorCode::internal));
 static_assert(GIMLET_INTERNAL + 1 == kErrorCodeCount);
 static_assert(GIMLET_LOG_TRACE == static_cast<int>(LogLevel::trace));
 static_assert(GIMLET_LOG_TRACE + 1 == kLogLevelCount);
+static_assert(GIMLET_MODE_AUTOMATIC == static_cast<int>(ExchangeMode::automatic));
+static_assert(GIMLET_PRE_SUM_OFF == static_cast<int>(PreSum::off));
 static_assert(GIMLET_FLOAT8_E4M3 == static_cast<int>(ElementType::float8_e4m3));
 static_assert(GIMLET_BFLOAT16 == static_cast<int>(ElementType::bfloat16));
 static_assert(GIMLET_FLOAT16 == static_cast<int>(ElementType::float16));
@@ -50,6 +52,9 @@ MoeConfig read_moe_config(const gimlet_moe_config* config) {
     to.gin_context_count = from.gin_context_count;
     to.chunk_rows = from.chunk_rows;
     to.deadline_ns = deadline_from(from.deadline_ns);
+    to.mode = static_cast<ExchangeMode>(from.mode);
+    to.publish_rows = from.publish_rows;
+    to.pre_sum = static_cast<PreSum>(from.pre_sum);
     return to;
 }
 

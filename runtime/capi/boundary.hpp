@@ -82,6 +82,8 @@ inline constexpr std::size_t kFirstBytes<gimlet_bootstrap_callbacks> = 56;
 template <>
 inline constexpr std::size_t kFirstBytes<gimlet_health> = 80;
 template <>
+inline constexpr std::size_t kFirstBytes<gimlet_group_report> = 32;
+template <>
 inline constexpr std::size_t kFirstBytes<gimlet_runtime_info> = 80;
 template <>
 inline constexpr std::size_t kFirstBytes<gimlet_rank_place> = 48;

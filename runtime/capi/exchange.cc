@@ -17,6 +17,8 @@ static_assert(offsetof(gimlet_step_counts, sent_row_count) == offsetof(StepCount
 static_assert(offsetof(gimlet_step_counts, partial) == offsetof(StepCounts, partial));
 static_assert(sizeof(gimlet_slot_ref) == sizeof(SlotRef));
 static_assert(offsetof(gimlet_slot_ref, slot) == offsetof(SlotRef, slot));
+static_assert(GIMLET_GRAPH_COPIED == static_cast<int>(GraphAddresses::copied));
+static_assert(GIMLET_JOIN_LATER == static_cast<int>(Join::later));
 
 namespace {
 
@@ -46,6 +48,7 @@ gimlet_received to_c(const Received& from) {
     to.row_bytes = from.row_bytes;
     to.record_bytes = from.record_bytes;
     to.epoch = from.epoch;
+    to.partial = from.partial ? 1 : 0;
     if (from.counts) {
         const HostCounts& counts = *from.counts;
         to.has_counts = 1;
@@ -134,8 +137,32 @@ gimlet_status gimlet_exchange_plan(gimlet_exchange* exchange, gimlet_text_format
     });
 }
 
-gimlet_status gimlet_exchange_reserve(gimlet_exchange* exchange) {
-    return guarded(__func__, [&] { Exchanges::get().find(exchange)->reserve(); });
+gimlet_status gimlet_exchange_reserve(gimlet_exchange* exchange, int32_t graph_addresses) {
+    return guarded(__func__, [&] {
+        const auto object = Exchanges::get().find(exchange);
+        if (graph_addresses != GIMLET_GRAPH_IN_PLACE && graph_addresses != GIMLET_GRAPH_COPIED) {
+            raise(ErrorCode::invalid_argument, object->rank(),
+                  "graph_addresses is {}; it must be GIMLET_GRAPH_IN_PLACE or GIMLET_GRAPH_COPIED",
+                  graph_addresses);
+        }
+        object->reserve(static_cast<GraphAddresses>(graph_addresses));
+    });
+}
+
+gimlet_status gimlet_exchange_set_comm_stream(gimlet_exchange* exchange,
+                                              struct CUstream_st* comm_stream, int32_t join) {
+    return guarded(__func__, [&] {
+        const auto object = Exchanges::get().find(exchange);
+        if (join != GIMLET_JOIN_AT_ONCE && join != GIMLET_JOIN_LATER) {
+            raise(ErrorCode::invalid_argument, object->rank(),
+                  "join is {}; it must be GIMLET_JOIN_AT_ONCE or GIMLET_JOIN_LATER", join);
+        }
+        object->set_comm_stream(comm_stream, static_cast<Join>(join));
+    });
+}
+
+gimlet_status gimlet_exchange_join(gimlet_exchange* exchange, struct CUstream_st* stream) {
+    return guarded(__func__, [&] { Exchanges::get().find(exchange)->join(stream); });
 }
 
 gimlet_status gimlet_routing_create(gimlet_exchange* exchange, gimlet_routing** routing) {
@@ -162,6 +189,7 @@ gimlet_status gimlet_routing_get_info(gimlet_routing* routing, gimlet_routing_in
         value.step = to_c(object->view().step);
         value.filled = object->filled() ? 1 : 0;
         value.token_count = object->token_count();
+        value.dropped = object->view().dropped;
         out.write(value);
     });
 }
@@ -267,12 +295,31 @@ gimlet_status gimlet_exchange_health(gimlet_exchange* exchange, gimlet_health* h
     });
 }
 
-gimlet_status gimlet_exchange_recover(gimlet_exchange* exchange, char* text, size_t text_bytes,
-                                      size_t* needed_bytes) {
+gimlet_status gimlet_exchange_recover(gimlet_exchange* exchange, gimlet_group_report* report,
+                                      char* text, size_t text_bytes, size_t* needed_bytes) {
+    return guarded(__func__, [&] {
+        const auto object = Exchanges::get().find(exchange);
+        const GroupReportOut out(report, object->plan().rank_count);
+        const TextOut words(text, text_bytes, needed_bytes);
+        write_group(object->recover(), out, words);
+    });
+}
+
+gimlet_status gimlet_exchange_group_report(gimlet_exchange* exchange, gimlet_group_report* report,
+                                           char* text, size_t text_bytes, size_t* needed_bytes) {
+    return guarded(__func__, [&] {
+        const auto object = Exchanges::get().find(exchange);
+        const GroupReportOut out(report, object->plan().rank_count);
+        write_group(object->health().group, out, TextOut(text, text_bytes, needed_bytes));
+    });
+}
+
+gimlet_status gimlet_exchange_events(gimlet_exchange* exchange, char* text, size_t text_bytes,
+                                     size_t* needed_bytes) {
     return guarded(__func__, [&] {
         const auto object = Exchanges::get().find(exchange);
         const TextOut out(text, text_bytes, needed_bytes);
-        out.write(object->recover().text);
+        out.write(describe(object->health().events));
     });
 }
 

@@ -119,6 +119,10 @@ enum { GIMLET_RANK_MAJOR = 0, GIMLET_EXPERT_MAJOR = 1 };
 enum { GIMLET_PAD_NONE = 0, GIMLET_PAD_ZERO = 1 };
 enum { GIMLET_INT32 = 0, GIMLET_INT64 = 1 };
 enum { GIMLET_COUNTS_DEVICE = 0, GIMLET_COUNTS_HOST = 1 };
+enum { GIMLET_MODE_DIRECT = 0, GIMLET_MODE_HYBRID = 1, GIMLET_MODE_AUTOMATIC = 2 };
+enum { GIMLET_PRE_SUM_ON = 0, GIMLET_PRE_SUM_OFF = 1 };
+enum { GIMLET_GRAPH_IN_PLACE = 0, GIMLET_GRAPH_COPIED = 1 };
+enum { GIMLET_JOIN_AT_ONCE = 0, GIMLET_JOIN_LATER = 1 };
 
 /// Deadlines: 0 = what the level above says, GIMLET_NO_DEADLINE = wait for ever.
 #define GIMLET_NO_DEADLINE UINT64_MAX
@@ -129,6 +133,8 @@ typedef struct gimlet_runtime_config {
     int32_t barrier_gin_context_count;  ///< 1 or more; used if some peer needs GIN
     int32_t max_cta_count;              ///< blocks of NCCL's own kernels; 0 = NCCL's choice
     const char* name;                   ///< in NCCL's log; may be null
+    int32_t event_ring;                 ///< 1: kernels note where they are, see gimlet_..._events()
+    int32_t padding;
 } gimlet_runtime_config;
 
 static inline gimlet_runtime_config gimlet_runtime_config_init(void) {
@@ -159,6 +165,10 @@ typedef struct gimlet_moe_config {
     int32_t gin_context_count;
     int32_t chunk_rows;
     uint64_t deadline_ns;  ///< 0 = the runtime's
+    int32_t mode;          ///< how rows reach other LSA teams: GIMLET_MODE_...
+    int32_t publish_rows;  ///< hybrid: rows that a rail stream moves on by, 0 = default
+    int32_t pre_sum;       ///< hybrid: GIMLET_PRE_SUM_...
+    int32_t padding;
 } gimlet_moe_config;
 
 static inline gimlet_moe_config gimlet_moe_config_init(void) {
@@ -281,6 +291,28 @@ static inline gimlet_health gimlet_health_init(void) {
     return health;
 }
 
+/// What is known of a rank after a failed step.
+enum {
+    GIMLET_RANK_HAS_RECORD = 1,   ///< its record is there
+    GIMLET_RANK_IS_SUSPECT = 2,   ///< the others' records point at it
+    GIMLET_RANK_IS_EXCLUDED = 4,  ///< it is expected to say nothing
+};
+
+/// What all ranks say about a failed step, by world rank. The caller provides the arrays.
+typedef struct gimlet_group_report {
+    size_t struct_bytes;
+    gimlet_device_error* records;  ///< in: [rank_capacity] or null; zeros where there is none
+    uint32_t* rank_flags;          ///< in: [rank_capacity] or null; GIMLET_RANK_...
+    int32_t rank_capacity;         ///< in: at least the number of ranks, if an array is given
+    int32_t rank_count;            ///< out: ranks of the report; 0 = nothing has failed
+} gimlet_group_report;
+
+static inline gimlet_group_report gimlet_group_report_init(void) {
+    gimlet_group_report report = GIMLET_ZEROS;
+    report.struct_bytes = sizeof report;
+    return report;
+}
+
 // ---- runtime ------------------------------------------------------------------------------------
 
 /// Collective, on the current device. `config` may be null. Shares the bootstrap, whose handle may
@@ -365,10 +397,32 @@ GIMLET_API gimlet_status gimlet_runtime_synchronize(gimlet_runtime* runtime,
 /// Local. State and record; the report, one line, as text.
 GIMLET_API gimlet_status gimlet_runtime_health(gimlet_runtime* runtime, gimlet_health* health,
                                                char* text, size_t text_bytes, size_t* needed_bytes);
-/// Collective. Makes the barrier and all open exchanges usable again after a failure on any rank;
-/// the text is what the ranks said about the first failure.
-GIMLET_API gimlet_status gimlet_runtime_recover(gimlet_runtime* runtime, char* text,
+/// Local. What this rank knows of the group's failure, which a call has reported; the text has many
+/// lines. Of the barrier's failures.
+GIMLET_API gimlet_status gimlet_runtime_group_report(gimlet_runtime* runtime,
+                                                     gimlet_group_report* report, char* text,
+                                                     size_t text_bytes, size_t* needed_bytes);
+/// Local. The newest device events of this rank's barriers, one a line, newest last; "" without
+/// gimlet_runtime_config::event_ring.
+GIMLET_API gimlet_status gimlet_runtime_events(gimlet_runtime* runtime, char* text,
+                                               size_t text_bytes, size_t* needed_bytes);
+/// Collective. Makes the barrier and all open exchanges usable again after a failure on any rank.
+/// Report (may be null) and text are what the ranks said about the first failure.
+GIMLET_API gimlet_status gimlet_runtime_recover(gimlet_runtime* runtime,
+                                                gimlet_group_report* report, char* text,
                                                 size_t text_bytes, size_t* needed_bytes);
+/// Collective over the ranks that are left, which all name the same `rank_count` world ranks. Takes
+/// them out for good and recovers: see Runtime::exclude() in runtime/runtime.hpp. `survivors` is a
+/// bootstrap of those that are left, in the old order; null = made of the runtime's own, where that
+/// kind can.
+GIMLET_API gimlet_status gimlet_runtime_exclude(gimlet_runtime* runtime, const int32_t* ranks,
+                                                int32_t rank_count, gimlet_bootstrap* survivors,
+                                                gimlet_group_report* report, char* text,
+                                                size_t text_bytes, size_t* needed_bytes);
+/// Local. World ranks that are left, ascending; `rank_count` (may be null) = how many. At most
+/// `rank_capacity` are written.
+GIMLET_API gimlet_status gimlet_runtime_live_ranks(gimlet_runtime* runtime, int32_t* ranks,
+                                                   int32_t rank_capacity, int32_t* rank_count);
 /// Collective; a second call does nothing. GIMLET_INVALID_USAGE while exchanges are open.
 GIMLET_API gimlet_status gimlet_runtime_close(gimlet_runtime* runtime);
 /// Local, for a rank that has given up.
@@ -427,8 +481,20 @@ GIMLET_API gimlet_status gimlet_exchange_get_plan(gimlet_exchange* exchange,
 GIMLET_API gimlet_status gimlet_exchange_plan(gimlet_exchange* exchange, gimlet_text_format format,
                                               char* text, size_t text_bytes, size_t* needed_bytes);
 
-/// Local. Loads the kernels; call it before a capture.
-GIMLET_API gimlet_status gimlet_exchange_reserve(gimlet_exchange* exchange);
+/// Local. Loads the kernels; call it before a capture. `graph_addresses` is GIMLET_GRAPH_...: see
+/// GraphAddresses in runtime/exchange.hpp.
+GIMLET_API gimlet_status gimlet_exchange_reserve(gimlet_exchange* exchange,
+                                                 int32_t graph_addresses);
+
+/// Local. From now on dispatch and combine run on `comm_stream`, behind the work that the stream of
+/// the call holds by then; null = on the stream of the call again. `join` is GIMLET_JOIN_...: see
+/// Exchange::set_comm_stream().
+GIMLET_API gimlet_status gimlet_exchange_set_comm_stream(gimlet_exchange* exchange,
+                                                         struct CUstream_st* comm_stream,
+                                                         int32_t join);
+/// Local. Work queued on `stream` after this call waits for all steps queued so far.
+GIMLET_API gimlet_status gimlet_exchange_join(gimlet_exchange* exchange,
+                                              struct CUstream_st* stream);
 
 /// Local; allocates. Not inside a capture.
 GIMLET_API gimlet_status gimlet_routing_create(gimlet_exchange* exchange, gimlet_routing** routing);
@@ -460,6 +526,7 @@ typedef struct gimlet_routing_info {
     const gimlet_step_counts* step;  ///< header and arrays, see gimlet_plan_info
     int32_t filled;                  ///< 1 once a dispatch has filled it
     int32_t token_count;             ///< of that dispatch
+    const uint32_t* dropped;         ///< [max_tokens]: bit k = choice k is of an excluded rank
 } gimlet_routing_info;
 
 static inline gimlet_routing_info gimlet_routing_info_init(void) {
@@ -510,6 +577,8 @@ typedef struct gimlet_received {
     const int32_t* expert_counts;   ///< host, [local_expert_count]
     const int32_t* expert_offsets;  ///< host, [local_expert_count + 1], expert_major
     const int32_t* source_offsets;  ///< host, [rank_count + 1]
+    int32_t partial;                ///< 1: ranks are excluded, their tokens and experts are missing
+    int32_t padding;
 } gimlet_received;
 
 static inline gimlet_received gimlet_received_init(void) {
@@ -593,9 +662,16 @@ GIMLET_API gimlet_status gimlet_exchange_health(gimlet_exchange* exchange, gimle
 /// Collective, whatever state each rank's exchange is in; not inside a capture. After a step that
 /// failed (faulty arguments of gimlet_dispatch or gimlet_combine on any rank are such a failure)
 /// the exchange refuses all work until this has succeeded. Routings are empty again for eager
-/// calls. The text is what the ranks said, "" if nothing had failed.
-GIMLET_API gimlet_status gimlet_exchange_recover(gimlet_exchange* exchange, char* text,
+/// calls. Report (may be null) and text are what the ranks said, "" if nothing had failed.
+GIMLET_API gimlet_status gimlet_exchange_recover(gimlet_exchange* exchange,
+                                                 gimlet_group_report* report, char* text,
                                                  size_t text_bytes, size_t* needed_bytes);
+/// Local. See gimlet_runtime_group_report() and gimlet_runtime_events(): of this exchange's steps.
+GIMLET_API gimlet_status gimlet_exchange_group_report(gimlet_exchange* exchange,
+                                                      gimlet_group_report* report, char* text,
+                                                      size_t text_bytes, size_t* needed_bytes);
+GIMLET_API gimlet_status gimlet_exchange_events(gimlet_exchange* exchange, char* text,
+                                                size_t text_bytes, size_t* needed_bytes);
 
 /// Counters since creation.
 typedef struct gimlet_exchange_stats {

@@ -32,6 +32,26 @@ MoeConfig read_moe_config(const gimlet_moe_config* config);
 /// Fills state and record, and writes the report.
 void write_health(const Health& health, const StructOut<gimlet_health>& to, const TextOut& text);
 
+/// A caller's gimlet_group_report, checked before anything is done.
+class GroupReportOut {
+  public:
+    /// `report` may be null. Raises Error(invalid_argument) if its arrays do not hold `rank_count`.
+    GroupReportOut(gimlet_group_report* report, std::int32_t rank_count);
+    void write(const std::optional<GroupReport>& from) const noexcept;
+
+  private:
+    StructOut<gimlet_group_report> out_;
+    gimlet_group_report value_ = gimlet_group_report_init();
+    std::int32_t rank_count_;
+};
+
+/// Writes what all ranks say about a failure, or that nothing has failed.
+inline void write_group(const std::optional<GroupReport>& from, const GroupReportOut& report,
+                        const TextOut& text) {
+    report.write(from);
+    text.write(from ? std::string_view(from->text) : std::string_view());
+}
+
 /// Text or JSON; refuses another format before `text` and `json` are called.
 template <typename Text, typename Json>
 void write_text(gimlet_text_format format, const TextOut& out, Text text, Json json) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // C ABI: Runtime.
+#include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/capi/objects.hpp"
 
@@ -16,26 +19,71 @@ static_assert(GIMLET_HEALTH_CLOSED == static_cast<int>(HealthState::closed));
 
 namespace gimlet::capi {
 
+namespace {
+
+gimlet_device_error to_c(const DeviceError& from) noexcept {
+    gimlet_device_error to{};
+    to.primitive = static_cast<std::uint32_t>(from.primitive);
+    to.fault = static_cast<std::uint32_t>(from.fault);
+    to.rank = from.rank;
+    to.peer = from.peer;
+    to.context = from.context;
+    to.tag = from.tag;
+    to.token = from.token;
+    to.epoch = from.epoch;
+    to.expected = from.expected;
+    to.seen = from.seen;
+    to.elapsed_ns = from.elapsed_ns;
+    return to;
+}
+
+bool among(const std::vector<int>& ranks, std::size_t rank) noexcept {
+    return std::find(ranks.begin(), ranks.end(), static_cast<int>(rank)) != ranks.end();
+}
+
+}  // namespace
+
 void write_health(const Health& health, const StructOut<gimlet_health>& to, const TextOut& text) {
     gimlet_health out = gimlet_health_init();
     out.state = static_cast<std::int32_t>(health.state);
     if (health.error) {
-        const DeviceError& from = *health.error;
         out.has_error = 1;
-        out.error.primitive = static_cast<std::uint32_t>(from.primitive);
-        out.error.fault = static_cast<std::uint32_t>(from.fault);
-        out.error.rank = from.rank;
-        out.error.peer = from.peer;
-        out.error.context = from.context;
-        out.error.tag = from.tag;
-        out.error.token = from.token;
-        out.error.epoch = from.epoch;
-        out.error.expected = from.expected;
-        out.error.seen = from.seen;
-        out.error.elapsed_ns = from.elapsed_ns;
+        out.error = to_c(*health.error);
     }
     to.write(out);
     text.write(health.report);
+}
+
+GroupReportOut::GroupReportOut(gimlet_group_report* report, std::int32_t rank_count)
+    : out_(StructOut<gimlet_group_report>::optional(report, "report")), rank_count_(rank_count) {
+    if (report == nullptr) return;
+    value_ = read_struct(report, value_, "report");
+    optional_pointer(value_.records, "records");
+    optional_pointer(value_.rank_flags, "rank_flags");
+    const bool arrays = value_.records != nullptr || value_.rank_flags != nullptr;
+    if (arrays && value_.rank_capacity < rank_count) {
+        raise(ErrorCode::invalid_argument, kNoRank, "rank_capacity is {}, but there are {} ranks",
+              value_.rank_capacity, rank_count);
+    }
+}
+
+void GroupReportOut::write(const std::optional<GroupReport>& from) const noexcept {
+    gimlet_group_report to = value_;
+    // recover() after no failure has nothing to say of anybody.
+    const bool failed = from && !from->text.empty();
+    to.rank_count = failed ? rank_count_ : 0;
+    for (std::size_t rank = 0; failed && rank < static_cast<std::size_t>(rank_count_); ++rank) {
+        const bool known = rank < from->records.size() && from->records[rank].has_value();
+        if (to.records != nullptr)
+            to.records[rank] = known ? to_c(*from->records[rank]) : gimlet_device_error{};
+        if (to.rank_flags == nullptr) continue;
+        std::uint32_t flags = 0;
+        if (known) flags |= GIMLET_RANK_HAS_RECORD;
+        if (among(from->suspects, rank)) flags |= GIMLET_RANK_IS_SUSPECT;
+        if (among(from->excluded, rank)) flags |= GIMLET_RANK_IS_EXCLUDED;
+        to.rank_flags[rank] = flags;
+    }
+    out_.write(to);
 }
 
 }  // namespace gimlet::capi
@@ -50,6 +98,12 @@ RuntimeConfig read_runtime_config(const gimlet_runtime_config* config) {
     to.barrier_gin_context_count = from.barrier_gin_context_count;
     to.communicator.max_cta_count = from.max_cta_count;
     if (from.name != nullptr) to.communicator.name = from.name;
+    if (from.event_ring < 0 || from.event_ring > 1) {
+        raise(ErrorCode::invalid_argument, kNoRank, "event_ring is {}; it must be 0 or 1",
+              from.event_ring);
+    }
+    to.event_ring =
+        from.event_ring == 1 ? RuntimeConfig::EventRing::on : RuntimeConfig::EventRing::off;
     return to;
 }
 
@@ -156,12 +210,70 @@ gimlet_status gimlet_runtime_health(gimlet_runtime* runtime, gimlet_health* heal
     });
 }
 
-gimlet_status gimlet_runtime_recover(gimlet_runtime* runtime, char* text, size_t text_bytes,
-                                     size_t* needed_bytes) {
+gimlet_status gimlet_runtime_group_report(gimlet_runtime* runtime, gimlet_group_report* report,
+                                          char* text, size_t text_bytes, size_t* needed_bytes) {
+    return guarded(__func__, [&] {
+        const auto object = Runtimes::get().find(runtime);
+        const GroupReportOut out(report, object->size());
+        write_group(object->health().group, out, TextOut(text, text_bytes, needed_bytes));
+    });
+}
+
+gimlet_status gimlet_runtime_events(gimlet_runtime* runtime, char* text, size_t text_bytes,
+                                    size_t* needed_bytes) {
     return guarded(__func__, [&] {
         const auto object = Runtimes::get().find(runtime);
         const TextOut out(text, text_bytes, needed_bytes);
-        out.write(object->recover().text);
+        out.write(describe(object->health().events));
+    });
+}
+
+gimlet_status gimlet_runtime_recover(gimlet_runtime* runtime, gimlet_group_report* report,
+                                     char* text, size_t text_bytes, size_t* needed_bytes) {
+    return guarded(__func__, [&] {
+        const auto object = Runtimes::get().find(runtime);
+        const GroupReportOut out(report, object->size());
+        const TextOut words(text, text_bytes, needed_bytes);
+        write_group(object->recover(), out, words);
+    });
+}
+
+gimlet_status gimlet_runtime_exclude(gimlet_runtime* runtime, const int32_t* ranks,
+                                     int32_t rank_count, gimlet_bootstrap* survivors,
+                                     gimlet_group_report* report, char* text, size_t text_bytes,
+                                     size_t* needed_bytes) {
+    return guarded(__func__, [&] {
+        const auto object = Runtimes::get().find(runtime);
+        const GroupReportOut out(report, object->size());
+        const TextOut words(text, text_bytes, needed_bytes);
+        if (rank_count < 0 || rank_count > object->size()) {
+            raise(ErrorCode::invalid_argument, object->rank(), "rank_count is {}; it must be 0..{}",
+                  rank_count, object->size());
+        }
+        std::vector<int> lost;
+        if (rank_count > 0) {
+            require_pointer(ranks, "ranks");
+            lost.assign(ranks, ranks + rank_count);
+        }
+        auto left = survivors == nullptr ? nullptr : Bootstraps::get().find(survivors);
+        write_group(object->exclude(lost, std::move(left)), out, words);
+    });
+}
+
+gimlet_status gimlet_runtime_live_ranks(gimlet_runtime* runtime, int32_t* ranks,
+                                        int32_t rank_capacity, int32_t* rank_count) {
+    return guarded(__func__, [&] {
+        const auto object = Runtimes::get().find(runtime);
+        int32_t* const count = optional_pointer(rank_count, "rank_count");
+        if (rank_capacity < 0) {
+            raise(ErrorCode::invalid_argument, object->rank(), "rank_capacity is {}; 0 or more",
+                  rank_capacity);
+        }
+        if (rank_capacity > 0) require_pointer(ranks, "ranks");
+        const std::vector<int>& left = object->live_ranks();
+        const auto written = std::min(left.size(), static_cast<std::size_t>(rank_capacity));
+        std::copy_n(left.begin(), written, ranks);
+        if (count != nullptr) *count = static_cast<int32_t>(left.size());
     });
 }
 

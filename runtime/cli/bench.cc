@@ -43,6 +43,8 @@ struct BenchOptions {
     std::string index = "int64";
     std::string json_path;
     int flush_mib = 128;
+    std::int64_t deadline_ms = -1;  ///< -1 = the environment's
+    bool event_ring = false;
     PrimitiveBenchOptions primitives;
     MeasureOptions measure;
     MoeConfig shape;  ///< geometry overrides
@@ -232,7 +234,7 @@ double floor_of(const CaseResult& result, const CopyRates& rates) {
 }
 
 nlohmann::json to_json(const CaseResult& result, const Runtime& runtime, const CopyRates& rates,
-                       int sms) {
+                       const BenchOptions& options) {
     const double floor_us = floor_of(result, rates);
     return {{"case", result.name},
             {"type", result.type},
@@ -246,7 +248,9 @@ nlohmann::json to_json(const CaseResult& result, const Runtime& runtime, const C
             {"hidden", result.hidden},
             {"ranks", runtime.size()},
             {"lsa_size", runtime.topology().lsa_size},
-            {"sms_per_rank", sms},
+            {"sms_per_rank", options.sms},
+            {"deadline_ns", runtime.deadline_ns()},
+            {"event_ring", options.event_ring},
             {"device", runtime.device().name},
             {"bytes", result.bytes},
             {"link_bytes", result.link_bytes},
@@ -312,8 +316,7 @@ CaseReport bench_exchanges(Runtime& runtime, const BenchOptions& options, Measur
         }
     }
     CaseReport report{table_of(results, rates), {}, {}};
-    for (const CaseResult& r : results)
-        report.lines.push_back(to_json(r, runtime, rates, options.sms));
+    for (const CaseResult& r : results) report.lines.push_back(to_json(r, runtime, rates, options));
     if (runtime.topology().lsa_size < runtime.size()) {
         report.notes.push_back(
             "sent by the busiest rank in one call; floors: read and written once at the copy rate, "
@@ -362,7 +365,11 @@ void write_lines(const std::vector<CaseReport>& reports, const std::string& path
 }
 
 int run_rank(const BenchOptions& options, std::shared_ptr<Bootstrap> bootstrap) {
-    auto runtime = Runtime::create(bootstrap);
+    RuntimeConfig config;
+    if (options.deadline_ms >= 0)
+        config.deadline_ns = static_cast<std::uint64_t>(options.deadline_ms) * 1'000'000;
+    if (options.event_ring) config.event_ring = RuntimeConfig::EventRing::on;
+    auto runtime = Runtime::create(bootstrap, config);
     std::vector<CaseReport> reports;
     CopyRates rates;
     {
@@ -455,6 +462,14 @@ void add_bench(CLI::App* app, const Arguments& arguments, Action* action) {
     bench->add_option("--warmups", options->measure.warmups);
     bench->add_option("--flush-mib", options->flush_mib,
                       "memory overwritten between calls to empty L2, 0 = none");
+    bench
+        ->add_option(
+            "--deadline-ms", options->deadline_ms,
+            "longest wait of a kernel, 0 = none: what deadlines cost; GIMLET_TIMEOUT_MS if "
+            "not given")
+        ->check(CLI::NonNegativeNumber);
+    bench->add_flag("--event-ring", options->event_ring,
+                    "kernels note where they are: what that costs");
     bench->add_option("--ranks", options->ranks, "ranks as threads, without mpirun");
     bench->add_option("--json", options->json_path,
                       "appends one JSON line a case to this file, - = standard output");

@@ -171,7 +171,7 @@ SimPlan parse_plan(const std::string& json_text) {
     Json json;
     try {
         json = Json::parse(json_text);
-    } catch (const Json::parse_error& error) {
+    } catch (const Json::exception& error) {  // numbers too large are no parse_error
         raise(ErrorCode::invalid_argument, kNoRank, "plan: not JSON: {}", error.what());
     }
     const Fields top(json, "",

@@ -304,6 +304,54 @@ gimlet_status call_query(Input* input) {
     }
 }
 
+/// What concerns the ranks together. Here there is one, which nobody can exclude.
+gimlet_status call_group(Input* input) {
+    World& w = world();
+    Text text(input);
+    gimlet_device_error record{};
+    std::uint32_t flags = 0;
+    gimlet_group_report value = gimlet_group_report_init();
+    value.records = input->take<std::uint8_t>() % 2 == 0 ? nullptr : &record;
+    value.rank_flags = input->take<std::uint8_t>() % 2 == 0 ? nullptr : &flags;
+    value.rank_capacity = input->number() % 2;
+    Struct<gimlet_group_report> report(input, value);
+    switch (input->take<std::uint8_t>() % 9) {
+        case 0:
+            return gimlet_runtime_group_report(pick_handle(input, w.runtime), report.get(),
+                                               text.text, text.bytes, text.needed_bytes);
+        case 1:
+            return gimlet_exchange_group_report(pick_handle(input, w.exchange), report.get(),
+                                                text.text, text.bytes, text.needed_bytes);
+        case 2:
+            return gimlet_runtime_recover(pick_handle(input, w.runtime), report.get(), text.text,
+                                          text.bytes, text.needed_bytes);
+        case 3:
+            return gimlet_exchange_recover(pick_handle(input, w.exchange), report.get(), text.text,
+                                           text.bytes, text.needed_bytes);
+        case 4: {
+            const std::int32_t ranks[2] = {input->number(), input->number()};
+            return gimlet_runtime_exclude(pick_handle(input, w.runtime),
+                                          input->take<std::uint8_t>() % 4 == 0 ? nullptr : ranks,
+                                          input->number() % 3, nullptr, report.get(), text.text,
+                                          text.bytes, text.needed_bytes);
+        }
+        case 5: {
+            std::int32_t rank = 0;
+            std::int32_t count = 0;
+            return gimlet_runtime_live_ranks(pick_handle(input, w.runtime),
+                                             input->take<std::uint8_t>() % 4 == 0 ? nullptr : &rank,
+                                             input->number() % 2, &count);
+        }
+        case 6:
+            return gimlet_exchange_set_comm_stream(pick_handle(input, w.exchange), nullptr,
+                                                   input->number() % 3);
+        case 7: return gimlet_exchange_join(pick_handle(input, w.exchange), nullptr);
+        default:
+            return gimlet_exchange_events(pick_handle(input, w.exchange), text.text, text.bytes,
+                                          text.needed_bytes);
+    }
+}
+
 gimlet_moe_config take_config(Input* input) {
     gimlet_moe_config config = gimlet_moe_config_init();
     config.expert_count = input->number();
@@ -318,6 +366,8 @@ gimlet_moe_config take_config(Input* input) {
     config.dispatch_threads = input->number();
     config.combine_threads = input->number();
     config.chunk_rows = input->number();
+    config.mode = input->number() % 4;
+    config.publish_rows = input->number();
     return config;
 }
 
@@ -378,7 +428,7 @@ gimlet_status call_create(Input* input) {
 gimlet_status call_state(Input* input) {
     World& w = world();
     switch (input->take<std::uint8_t>() % 14) {
-        case 0: return gimlet_exchange_reserve(pick_handle(input, w.exchange));
+        case 0: return gimlet_exchange_reserve(pick_handle(input, w.exchange), input->number() % 3);
         case 1: return gimlet_exchange_end_capture(pick_handle(input, w.exchange));
         case 2: return gimlet_exchange_check(pick_handle(input, w.exchange));
         case 3: return gimlet_exchange_synchronize(pick_handle(input, w.exchange), nullptr);
@@ -421,7 +471,7 @@ gimlet_status call_any(Input* input) {
         case 2: return call_combine(input);
         case 3: return call_copy(input);
         case 4: return call_query(input);
-        case 5: return call_query(input);
+        case 5: return call_group(input);
         case 6: return call_create(input);
         default: return call_state(input);
     }
@@ -442,7 +492,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
     }
     if (w.step()) return 0;
     // A refused step is overcome by recover(), unless the exchange is gone.
-    if (gimlet_runtime_recover(w.runtime, nullptr, 0, nullptr) == GIMLET_OK && w.step()) return 0;
+    if (gimlet_runtime_recover(w.runtime, nullptr, nullptr, 0, nullptr) == GIMLET_OK && w.step())
+        return 0;
     // Closed, destroyed, or failed by a wrong expert: a new one must work.
     w.end();
     w.open();
