@@ -16,7 +16,9 @@
 
 namespace gimlet::litmus {
 
+/// In groups: each group is a kernel of its own (kernels/launch.cc knows where one ends).
 enum class ProgramId : std::int32_t {
+    // gin_order.cu
     put_put,
     put_in_pieces,
     put_weak_signal,
@@ -29,27 +31,32 @@ enum class ProgramId : std::int32_t {
     two_weak_signals,
     strong_covers_signals,
     put_value,
+    // gin_completion.cu
     flush_is_local,
     counter_is_local,
     aggregate_closed,
     aggregate_open,
+    back_pressure,
     get_flush,
     get_before_flush,
+    loop_back,
+    // gin_signals.cu
     signal_wrap,
     shadow_meet,
     shadow_follow,
-    back_pressure,
     high_signal_id,
-    loop_back,
+    // bulk.cu
+    lsa_bulk_store_waited,
+    lsa_bulk_store_read_only,
+    lsa_bulk_load_fenced,
+    lsa_bulk_load_unfenced,
+    // lsa.cu
     lsa_release_acquire,
     lsa_fence_fence,
     lsa_coherence,
     lsa_atomic_add,
     lsa_chain,
     gpu_release_acquire,
-    lsa_bulk_store_waited,
-    lsa_bulk_store_read_only,
-    lsa_bulk_load_fenced,
     lsa_relaxed_relaxed,
     lsa_release_relaxed,
     lsa_relaxed_acquire,
@@ -58,7 +65,6 @@ enum class ProgramId : std::int32_t {
     lsa_fence_gpu_scope,
     gpu_block_scope,
     lsa_store_buffering,
-    lsa_bulk_load_unfenced,
 };
 
 /// What a machine must have for a program. Bits.
@@ -111,13 +117,13 @@ struct LitmusArgs {
     ProgramId program;
     std::int32_t rank;
     std::uint32_t high_signal;  ///< largest signal id
-    std::uint32_t uses_gin;
 };
 
 constexpr int kLitmusBlocks = 2;
 constexpr int kLitmusThreads = 32;
 constexpr std::size_t kLitmusSharedBytes = 256;
 
+/// The kernel of the program's group.
 cudaError_t launch_litmus(const LitmusArgs& args, cudaStream_t stream);
 
 }  // namespace gimlet::litmus

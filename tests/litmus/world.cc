@@ -73,7 +73,6 @@ Histogram LitmusWorld::run(const Program& program, int rounds) {
     args.program = program.id;
     args.rank = rank;
     args.high_signal = kManySignalCount - 1;
-    args.uses_gin = uses_gin ? 1 : 0;
     Histogram seen;
     for (int round = 0; round < rounds; ++round) {
         for (int i = 0; i < kRegisterCount; ++i) registers_[i] = kUnset;
