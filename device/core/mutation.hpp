@@ -68,6 +68,8 @@
     X(gpu_wrong_gin_team, "gpu", "sync/gpu_barrier", "a world barrier meets all other teams")      \
     X(gpu_failed_block_stays_away, "absent", "sync/gpu_barrier",                                   \
       "a failed block arrives all the same")                                                       \
+    X(gpu_slow_block_leaves, "absent", "sync/gpu_barrier",                                         \
+      "a block that finds the step failed takes part all the same")                                \
     X(put_last_flagged, "puts", "channel/aggregated_put", "the last put of a batch rings")         \
     X(put_never_rings_between, "puts", "channel/aggregated_put",                                   \
       "unsent puts do not fill the queue")                                                         \

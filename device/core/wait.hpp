@@ -64,9 +64,10 @@ inline constexpr std::uint32_t kBackoffNs = 64;
 
 }  // namespace detail
 
-/// Marks the step as failed for all waits of this rank that share the poison word.
+/// Marks the step as failed for all waits of this rank that share the poison word. A release: who
+/// sees it, and fences, sees what this thread had seen.
 GIMLET_DEVICE void poison_step(const WaitScope& scope) {
-    if (scope.poison != nullptr) store_relaxed<Scope::gpu>(scope.poison, scope.epoch);
+    if (scope.poison != nullptr) store_release<Scope::gpu>(scope.poison, scope.epoch);
 }
 
 GIMLET_DEVICE bool step_poisoned(const WaitScope& scope) {

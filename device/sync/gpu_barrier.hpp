@@ -104,11 +104,15 @@ GIMLET_DEVICE bool gpu_barrier(const PeerHandles& peers, const GpuBarrierOptions
     }
     std::uint32_t* const grid_word = local_word<std::uint32_t>(peers, peers.layout.grid_barrier);
     // A block of this grid that does not arrive may still be writing: nobody is told that this rank
-    // is ready. Nor does a block arrive twice, which could stand in for the missing one.
-    if (options.grid_sync_at_start == GridSync::yes && !mutated(Mutant::gpu_no_start_sync) &&
-        !grid_barrier(grid_word, scope))
-        return false;
-    bool ok = detail::meet_peers(peers, options, scope);
+    // is ready. Nor does a block arrive twice, which could stand in for the missing one. But if all
+    // have arrived, and a fast block has already failed to meet a peer before this one looked, this
+    // one takes part all the same: flags, signals and the grid word stay in step with the peers'.
+    GridMeeting start = GridMeeting::passed;
+    if (options.grid_sync_at_start == GridSync::yes && !mutated(Mutant::gpu_no_start_sync))
+        start = meet_grid(grid_word, scope);
+    if (start == GridMeeting::missed) return false;
+    if (start == GridMeeting::stopped && mutated(Mutant::gpu_slow_block_leaves)) return false;
+    bool ok = detail::meet_peers(peers, options, scope) && start == GridMeeting::passed;
     // Even a block that has failed arrives: the others find the step poisoned, and the word stays
     // whole.
     if (!ok && mutated(Mutant::gpu_failed_block_stays_away)) return false;
