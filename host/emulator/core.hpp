@@ -319,6 +319,7 @@ class EngineCore {
     void stop_rank(int rank);
     void judge_progress(bool moved);
     void jump_time();
+    void jump_to(uint64_t target_ns);
     bool release_unwinding_hosts();
     void unwind(Task* task);
     bool allowed_to_run(const Task* task) const;
@@ -367,6 +368,7 @@ class EngineCore {
     uint64_t quiet_started_ns_ = 0;
     uint64_t quiet_started_step_ = 0;
     bool clock_was_read_ = false;
+    bool held_back_ = false;  ///< the fault plan made a busy worker miss its last turn
 
     std::atomic<bool> failed_{false};
     bool ending_ = false;

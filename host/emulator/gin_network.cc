@@ -175,11 +175,13 @@ void GinNetwork::ring(GinQueue& queue) {
 // moves
 
 uint64_t GinNetwork::wakes_at_ns() const {
+    // What is rested and has not moved waits for another operation, not for time.
+    const uint64_t now = engine_.now_ns();
     uint64_t first = ~uint64_t{0};
     for (const GinQueue* queue : active_) {
         for (uint64_t n = queue->base; n < queue->rung; ++n) {
             const GinOp& op = queue->ops[n - queue->base];
-            if (!op.done()) first = std::min(first, op.ready_ns);
+            if (!op.done() && op.ready_ns > now) first = std::min(first, op.ready_ns);
         }
     }
     return first;

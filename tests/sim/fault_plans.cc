@@ -2,6 +2,7 @@
 // Fault plans: their file format, that each fault has its effect, that a run repeats itself, and a
 // short list of scenarios under them, with a few seeds that nobody has seen before.
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <random>
 #include <string>
@@ -187,24 +188,45 @@ TEST_CASE("all scenarios, fixed seeds without and with faults", "[sim][plans]") 
     }
 }
 
-// Not by default: about one fresh seed in 50 ends with a wait that outlives its deadline (`absent`,
-// seed 578462192 without a plan; any barrier, seed 955229543 with a random plan, where the virtual
-// clock leaps past it). Whether the protocol or the simulation is wrong there is open.
-TEST_CASE("all scenarios, fresh seeds", "[.][sim][plans]") {
+/// Runs a scenario under its seed's random plan, or none.
+void require_good(const std::string& scenario, std::uint64_t seed, bool random_plan) {
+    sim::SimCase which;
+    which.scenario = scenario;
+    which.seed = seed;
+    if (random_plan) which.plan = sim::random_case_plan(which);
+    const sim::SimResult result = sim::run_case(which);
+    INFO("replay: gimlet sim --scenario " << scenario << " --seed " << seed << " --plan "
+                                          << (random_plan ? "random" : "none"));
+    CAPTURE(sim::plan_text(which.plan), result.description);
+    INFO(result.fault);
+    REQUIRE(result.good);
+}
+
+TEST_CASE("seeds that once failed", "[sim][plans]") {
+    struct Once {
+        const char* scenario;
+        std::uint64_t seed;
+        bool random_plan;
+    };
+    const Once once = GENERATE(
+        // A deadline shorter than the network takes while a rank spins in a flush.
+        Once{"absent", 578462192, false},
+        // Turns that the plan took from the network counted as turns in which nothing could happen.
+        Once{"nvlink", 955229543, true}, Once{"block", 955229543, true},
+        Once{"gin", 955229543, true}, Once{"gpu", 955229543, true},
+        Once{"follow", 955229543, true});
+    require_good(once.scenario, once.seed, once.random_plan);
+}
+
+TEST_CASE("all scenarios, fresh seeds", "[sim][plans]") {
     std::random_device source;
     for (int i = 0; i < 4; ++i) {
         const std::uint64_t seed = source() % 1'000'000'000u;
+        std::printf("fresh seed %llu\n", static_cast<unsigned long long>(seed));
         for (const sim::ScenarioInfo& info : sim::scenario_list()) {
-            sim::SimCase which;
-            which.scenario = info.name;
-            which.seed = seed;
-            which.plan = sim::random_case_plan(which);
-            const sim::SimResult result = sim::run_case(which);
-            INFO("replay: gimlet sim --scenario " << info.name << " --seed " << seed
-                                                  << " --plan random");
-            CAPTURE(sim::plan_text(which.plan), result.description);
-            INFO(result.fault);
-            REQUIRE(result.good);
+            const bool many_ranks = std::string(info.name).rfind("many-", 0) == 0;
+            if (many_ranks && i > 0) continue;  // slow
+            require_good(info.name, seed, true);
         }
     }
 }
