@@ -10,14 +10,15 @@
 #define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type " has another size")
 #define NUMBER(name, number) _Static_assert((name) == (number), #name " has another number")
 
-SIZE(gimlet_runtime_config, 32);
+SIZE(gimlet_runtime_config, 40);
 AT(gimlet_runtime_config, struct_bytes, 0);
 AT(gimlet_runtime_config, deadline_ns, 8);
 AT(gimlet_runtime_config, barrier_gin_context_count, 16);
 AT(gimlet_runtime_config, max_cta_count, 20);
 AT(gimlet_runtime_config, name, 24);
+AT(gimlet_runtime_config, event_ring, 32);
 
-SIZE(gimlet_moe_config, 88);
+SIZE(gimlet_moe_config, 104);
 AT(gimlet_moe_config, struct_bytes, 0);
 AT(gimlet_moe_config, expert_count, 8);
 AT(gimlet_moe_config, topk, 12);
@@ -37,6 +38,9 @@ AT(gimlet_moe_config, combine_blocks_per_sm, 68);
 AT(gimlet_moe_config, gin_context_count, 72);
 AT(gimlet_moe_config, chunk_rows, 76);
 AT(gimlet_moe_config, deadline_ns, 80);
+AT(gimlet_moe_config, mode, 88);
+AT(gimlet_moe_config, publish_rows, 92);
+AT(gimlet_moe_config, pre_sum, 96);
 
 SIZE(gimlet_bootstrap_callbacks, 56);
 AT(gimlet_bootstrap_callbacks, struct_bytes, 0);
@@ -67,6 +71,13 @@ AT(gimlet_health, struct_bytes, 0);
 AT(gimlet_health, state, 8);
 AT(gimlet_health, has_error, 12);
 AT(gimlet_health, error, 16);
+
+SIZE(gimlet_group_report, 32);
+AT(gimlet_group_report, struct_bytes, 0);
+AT(gimlet_group_report, records, 8);
+AT(gimlet_group_report, rank_flags, 16);
+AT(gimlet_group_report, rank_capacity, 24);
+AT(gimlet_group_report, rank_count, 28);
 
 SIZE(gimlet_runtime_info, 80);
 AT(gimlet_runtime_info, struct_bytes, 0);
@@ -138,13 +149,14 @@ SIZE(gimlet_slot_ref, 8);
 AT(gimlet_slot_ref, rank, 0);
 AT(gimlet_slot_ref, slot, 4);
 
-SIZE(gimlet_routing_info, 40);
+SIZE(gimlet_routing_info, 48);
 AT(gimlet_routing_info, struct_bytes, 0);
 AT(gimlet_routing_info, slots, 8);
 AT(gimlet_routing_info, counts, 16);
 AT(gimlet_routing_info, step, 24);
 AT(gimlet_routing_info, filled, 32);
 AT(gimlet_routing_info, token_count, 36);
+AT(gimlet_routing_info, dropped, 40);
 
 SIZE(gimlet_dispatch_inputs, 56);
 AT(gimlet_dispatch_inputs, struct_bytes, 0);
@@ -156,7 +168,7 @@ AT(gimlet_dispatch_inputs, index_type, 40);
 AT(gimlet_dispatch_inputs, token_count, 44);
 AT(gimlet_dispatch_inputs, deadline_ns, 48);
 
-SIZE(gimlet_received, 104);
+SIZE(gimlet_received, 112);
 AT(gimlet_received, struct_bytes, 0);
 AT(gimlet_received, rows, 8);
 AT(gimlet_received, records, 16);
@@ -174,6 +186,7 @@ AT(gimlet_received, rank_count, 76);
 AT(gimlet_received, expert_counts, 80);
 AT(gimlet_received, expert_offsets, 88);
 AT(gimlet_received, source_offsets, 96);
+AT(gimlet_received, partial, 104);
 
 SIZE(gimlet_unpack_outputs, 56);
 AT(gimlet_unpack_outputs, struct_bytes, 0);
@@ -255,6 +268,18 @@ NUMBER(GIMLET_INT32, 0);
 NUMBER(GIMLET_INT64, 1);
 NUMBER(GIMLET_COUNTS_DEVICE, 0);
 NUMBER(GIMLET_COUNTS_HOST, 1);
+NUMBER(GIMLET_MODE_DIRECT, 0);
+NUMBER(GIMLET_MODE_HYBRID, 1);
+NUMBER(GIMLET_MODE_AUTOMATIC, 2);
+NUMBER(GIMLET_PRE_SUM_ON, 0);
+NUMBER(GIMLET_PRE_SUM_OFF, 1);
+NUMBER(GIMLET_GRAPH_IN_PLACE, 0);
+NUMBER(GIMLET_GRAPH_COPIED, 1);
+NUMBER(GIMLET_JOIN_AT_ONCE, 0);
+NUMBER(GIMLET_JOIN_LATER, 1);
+NUMBER(GIMLET_RANK_HAS_RECORD, 1);
+NUMBER(GIMLET_RANK_IS_SUSPECT, 2);
+NUMBER(GIMLET_RANK_IS_EXCLUDED, 4);
 NUMBER(GIMLET_HEALTH_OPEN, 0);
 NUMBER(GIMLET_HEALTH_FAILED, 1);
 NUMBER(GIMLET_HEALTH_CLOSED, 2);
