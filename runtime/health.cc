@@ -46,6 +46,15 @@ std::string meaning(const DeviceError& error) {
         case Primitive::block_barrier:
             return fmt::format("rank {} has not entered this barrier; it is late or gone",
                                error.peer);
+        case Primitive::fifo_reserve:
+            return fmt::format("rank {} has not freed slots of this channel: it is slow or gone",
+                               error.peer);
+        case Primitive::fifo_wait:
+            return fmt::format("rank {} has not filled slots of this channel: it is slow or gone",
+                               error.peer);
+        case Primitive::windowed_tail:
+        case Primitive::pipeline:
+            return "another warp of this rank's own kernel has stopped, or waits for a peer";
         case Primitive::none:
         case Primitive::user: break;
     }

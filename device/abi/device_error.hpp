@@ -20,6 +20,10 @@ enum class Primitive : std::uint32_t {
     user = 9,
     rail_dispatch = 10,
     rail_combine = 11,
+    fifo_reserve = 12,
+    fifo_wait = 13,
+    windowed_tail = 14,
+    pipeline = 15,
 };
 
 constexpr const char* name_of(Primitive primitive) {
@@ -36,6 +40,10 @@ constexpr const char* name_of(Primitive primitive) {
         case Primitive::user: return "user";
         case Primitive::rail_dispatch: return "rail_dispatch";
         case Primitive::rail_combine: return "rail_combine";
+        case Primitive::fifo_reserve: return "fifo_reserve";
+        case Primitive::fifo_wait: return "fifo_wait";
+        case Primitive::windowed_tail: return "windowed_tail";
+        case Primitive::pipeline: return "pipeline";
     }
     return "?";
 }
@@ -76,7 +84,7 @@ struct DeviceError {
     DeviceFault fault;
     std::int32_t rank;     ///< world rank that waited
     std::int32_t peer;     ///< world rank waited for, -1 if none
-    std::int32_t context;  ///< GIN context or channel, -1 if none
+    std::int32_t context;  ///< GIN context, channel or stage, -1 if none
     std::uint32_t tag;     ///< caller's tag (kernel and phase), see Tag
     std::int32_t token;    ///< token index for routing faults, -1 otherwise
     std::uint64_t epoch;

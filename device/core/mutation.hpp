@@ -174,7 +174,52 @@
     X(combine_ready_shadow_stays, "rank-major expert-major", "kernels/combine_chunks",             \
       "each step expects new ready signals")                                                       \
     X(combine_no_flush, "rank-major expert-major", "kernels/combine_chunks",                       \
-      "pushed rows are used again after a flush")
+      "pushed rows are used again after a flush")                                                  \
+    X(fifo_no_credit_check, "fifo fifo-gin fifo-chain", "channel/fifo",                            \
+      "a slot is filled when it is free")                                                          \
+    X(fifo_credit_one_high, "fifo fifo-gin fifo-chain", "channel/fifo",                            \
+      "as many credits as free slots")                                                             \
+    X(fifo_tail_first, "fifo fifo-chain", "channel/fifo", "the tail comes after the data")         \
+    X(fifo_tail_relaxed, "fifo fifo-chain", "channel/fifo", "the tail is a release")               \
+    X(fifo_tail_narrow, "fifo fifo-chain", "channel/fifo",                                         \
+      "the tail's release is of system scope")                                                     \
+    X(fifo_tail_not_acquired, "fifo fifo-chain", "channel/fifo", "the tail is acquired")           \
+    X(fifo_wait_one_low, "fifo fifo-gin fifo-chain", "channel/fifo",                               \
+      "all slots that are read are filled")                                                        \
+    X(fifo_head_early, "fifo fifo-chain", "channel/fifo", "slots are freed after they were read")  \
+    X(fifo_head_never, "fifo fifo-gin fifo-chain", "channel/fifo", "freed slots are told of")      \
+    X(fifo_head_relaxed, "fifo fifo-chain", "channel/fifo", "the head is a release")               \
+    X(fifo_head_narrow, "fifo fifo-chain", "channel/fifo",                                         \
+      "the head's release is of system scope")                                                     \
+    X(fifo_head_not_acquired, "fifo fifo-chain", "channel/fifo", "the head is acquired")           \
+    X(fifo_head_one_more, "fifo-gin", "channel/fifo", "no slot is freed twice")                    \
+    X(fifo_bulk_not_complete, "fifo fifo-gin", "channel/fifo",                                     \
+      "bulk stores are written before the tail")                                                   \
+    X(fifo_no_fence_before_load, "fifo", "channel/fifo",                                           \
+      "a proxy fence between acquire and bulk load")                                               \
+    X(fifo_wraps_late, "fifo fifo-gin fifo-chain", "channel/fifo",                                 \
+      "the slot after the last is the first")                                                      \
+    X(fifo_compare_not_rolling, "fifo fifo-gin", "channel/fifo", "positions may wrap")             \
+    X(fifo_cursor_not_kept, "fifo fifo-gin", "channel/fifo",                                       \
+      "positions persist from kernel to kernel")                                                   \
+    X(fifo_tail_weak, "fifo-gin", "channel/fifo", "the tail covers all puts of its batch: strong") \
+    X(fifo_put_over_the_end, "fifo-gin", "channel/fifo", "a put ends at the end of the ring")      \
+    X(fifo_no_flush, "fifo-gin", "channel/fifo", "send buffers are used again after a flush")      \
+    X(fifo_head_shadow_stays, "fifo-gin", "channel/fifo", "each kernel expects new heads")         \
+    X(fifo_tail_shadow_stays, "fifo-gin", "channel/fifo", "each kernel expects new tails")         \
+    X(window_off_by_one, "windowed", "channel/windowed_tail",                                      \
+      "at most 31 positions ahead of the tail")                                                    \
+    X(window_no_lock, "windowed", "channel/windowed_tail",                                         \
+      "one producer moves the tail at a time")                                                     \
+    X(window_skips_hole, "windowed", "channel/windowed_tail", "the tail stops at the first hole")  \
+    X(window_full_stays, "windowed", "channel/windowed_tail", "a full window is left empty")       \
+    X(pipeline_phase_stays, "pipeline", "channel/pipeline", "mbarrier phases alternate")           \
+    X(pipeline_empty_not_awaited, "pipeline", "channel/pipeline",                                  \
+      "a stage is filled when it was left")                                                        \
+    X(pipeline_full_not_awaited, "pipeline", "channel/pipeline",                                   \
+      "a stage is read when it is filled")                                                         \
+    X(pipeline_no_fence_before_store, "pipeline", "channel/pipeline",                              \
+      "a proxy fence between stores and bulk store")
 
 namespace gimlet::device {
 

@@ -10,6 +10,7 @@
 
 #include "host/base/error.hpp"
 #include "host/emulator/engine.hpp"
+#include "runtime/sim/channel_scenarios.hpp"
 #include "runtime/sim/exchange_world.hpp"
 #include "runtime/sim/primitives_meeting.hpp"
 #include "runtime/sim/primitives_puts.hpp"
@@ -72,16 +73,17 @@ SimResult verdict(const MeetingOutcome& outcome, std::string description) {
     SimResult result;
     result.report = outcome.report;
     result.description = std::move(description);
+    // What was read after a wait that had failed says little.
     if (!outcome.message.empty()) {
         result.fault = outcome.message;
-    } else if (outcome.mismatches > 0) {
-        result.fault = fmt::format("{} words are not what their sender wrote", outcome.mismatches);
     } else if (outcome.failures > 0) {
         result.fault =
             fmt::format("{} threads were told of a failure that is none", outcome.failures);
         for (const DeviceError& error : outcome.errors) {
             if (error.state != kDeviceErrorFree) result.fault += "; " + text_of(error);
         }
+    } else if (outcome.mismatches > 0) {
+        result.fault = fmt::format("{} words are not what their sender wrote", outcome.mismatches);
     }
     result.good = result.fault.empty();
     return result;
@@ -395,6 +397,42 @@ SimResult refusal(const SimCase& which, emu::Tracer* tracer) {
     return result;
 }
 
+// --- channels
+
+/// Old values and unordered accesses: what channels promise is order. Waits have no deadline: a
+/// standstill ends with the emulator's table, and a leap of the virtual clock ends nothing.
+emu::SimOptions channel_options(const SimCase& which, int ranks, int team, emu::GinMode gin,
+                                emu::Tracer* tracer) {
+    emu::SimOptions options = options_of(which, ranks, team, gin);
+    options.memory.stale_loads = true;
+    options.memory.find_races = true;
+    options.tracer = tracer;
+    return options;
+}
+
+SimResult flow(const SimCase& which, emu::Tracer* tracer, FifoLink link, FlowShape shape) {
+    Draw draw(which, 11);
+    FlowPlace place = draw_flow_place(which.seed, link, shape);
+    if (which.sizes.ranks) place = {*which.sizes.ranks, link == FifoLink::lsa ? 0 : 1};
+    const emu::GinMode gin = link == FifoLink::gin ? any_gin(draw) : emu::GinMode::off;
+    const FlowCase flow = draw_flow(which.seed, link, shape, which.plan.faults.near_wrap_counters);
+    const emu::SimOptions options = channel_options(which, place.ranks, place.team, gin, tracer);
+    return verdict(run_flow(options, flow), text_of(options) + ", " + text_of(flow));
+}
+
+SimResult windowed(const SimCase& which, emu::Tracer* tracer) {
+    const WindowCase window = draw_window(which.seed, which.plan.faults.near_wrap_counters);
+    const int ranks = which.sizes.ranks.value_or(2);
+    const emu::SimOptions options = channel_options(which, ranks, ranks, emu::GinMode::off, tracer);
+    return verdict(run_window(options, window), text_of(options) + ", " + text_of(window));
+}
+
+SimResult pipeline(const SimCase& which, emu::Tracer* tracer) {
+    const PipelineCase pipeline = draw_pipeline(which.seed);
+    const emu::SimOptions options = channel_options(which, 1, 1, emu::GinMode::off, tracer);
+    return verdict(run_pipeline(options, pipeline), text_of(options) + ", " + text_of(pipeline));
+}
+
 struct Entry {
     ScenarioInfo info;
     int fewest_ranks;  ///< whatever the seed; random plans name these
@@ -418,6 +456,32 @@ const std::vector<Entry>& entries() {
         {{"absent", "a rank that does not come to a barrier"}, 2, false, absent_rank},
         {{"puts", "aggregated_put: batches with a signal, sources used again"}, 2, false, puts},
         {{"follow", "signal_shadow: signals in whatever portions they come"}, 2, false, follow},
+        {{"fifo", "fifo over LSA: rows from each rank to the next"},
+         2,
+         false,
+         [](const SimCase& c, emu::Tracer* t) {
+             return flow(c, t, FifoLink::lsa, FlowShape::ring);
+         }},
+        {{"fifo-gin", "fifo over GIN: rows from each rank to the next"},
+         2,
+         false,
+         [](const SimCase& c, emu::Tracer* t) {
+             return flow(c, t, FifoLink::gin, FlowShape::ring);
+         }},
+        {{"fifo-chain", "fifo over LSA: send, forward, receive"},
+         3,
+         false,
+         [](const SimCase& c, emu::Tracer* t) {
+             return flow(c, t, FifoLink::lsa, FlowShape::chain);
+         }},
+        {{"fifo-chain-gin", "fifo over GIN: send, forward, receive"},
+         3,
+         false,
+         [](const SimCase& c, emu::Tracer* t) {
+             return flow(c, t, FifoLink::gin, FlowShape::chain);
+         }},
+        {{"windowed", "windowed_tail: several warps fill one fifo"}, 2, false, windowed},
+        {{"pipeline", "pipeline: stages in shared memory between warps"}, 1, false, pipeline},
         {{"rank-major", "dispatch and combine, a row for each rank"},
          2,
          true,
