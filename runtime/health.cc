@@ -258,24 +258,25 @@ std::string describe(const DeviceError& error) {
 }
 
 std::string describe(const std::vector<DeviceEvent>& events) {
+    constexpr std::uint64_t kTimeMask = (std::uint64_t{1} << 48) - 1;
     std::string out;
     for (const DeviceEvent& event : events) {
         out += fmt::format("{}{} {} {} block {}, {} before the last", out.empty() ? "" : "\n  ",
                            name_of(static_cast<Tag>(event.tag)), event.epoch, name_of(event.kind),
-                           event.block, format_duration_ns(events.back().time_ns - event.time_ns));
+                           event.block,
+                           format_duration_ns((events.back().time_ns - event.time_ns) & kTimeMask));
     }
     return out;
 }
 
-std::vector<DeviceEvent> read_events(const DeviceEvent* ring) {
+std::vector<DeviceEvent> read_events(const EventSlot* ring) {
     std::vector<DeviceEvent> out;
     for (std::uint32_t i = 0; ring != nullptr && i < kEventRingSize; ++i) {
-        const std::uint64_t number = __atomic_load_n(&ring[i].number, __ATOMIC_ACQUIRE);
-        DeviceEvent copy = ring[i];
-        // One that is being overwritten has another number by now, or will have.
-        if (number == 0 || __atomic_load_n(&ring[i].number, __ATOMIC_ACQUIRE) != number) continue;
-        copy.number = number;
-        out.push_back(copy);
+        EventSlot copy;
+        for (int word = 0; word < 4; ++word)
+            copy.words[word] = __atomic_load_n(&ring[i].words[word], __ATOMIC_RELAXED);
+        DeviceEvent event;
+        if (copy.unpack(&event)) out.push_back(event);
     }
     std::sort(out.begin(), out.end(),
               [](const auto& a, const auto& b) { return a.number < b.number; });

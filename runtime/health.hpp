@@ -58,7 +58,7 @@ std::string describe(const std::vector<DeviceEvent>& events);
 
 /// Copies the whole entries of a ring, by number. `ring` is host-mapped memory that kernels may be
 /// writing.
-std::vector<DeviceEvent> read_events(const DeviceEvent* ring);
+std::vector<DeviceEvent> read_events(const EventSlot* ring);
 
 /// Copy of the record if the device has completed it. `record` is host-mapped memory that kernels
 /// may be writing.

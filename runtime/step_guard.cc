@@ -39,7 +39,7 @@ std::uint64_t next_of_parity(std::uint64_t position, std::int32_t parity) {
 StepGuard::StepGuard(RuntimeCore& core, const char* subject)
     : core_(&core), subject_(subject), record_(1, core.rank()) {
     if (core.event_ring == RuntimeConfig::EventRing::on)
-        events_ = MappedBuffer<DeviceEvent>(kEventRingSize, core.rank());
+        events_ = MappedBuffer<EventSlot>(kEventRingSize, core.rank());
 }
 
 void StepGuard::arm(const PeerHandles& peers, const SymmetricWindow& window,

@@ -43,7 +43,7 @@ class StepGuard {
 
     DeviceError* device_record() const noexcept { return record_.device(); }
     /// Null when the Runtime has no event rings.
-    DeviceEvent* device_events() const noexcept { return events_.device(); }
+    EventSlot* device_events() const noexcept { return events_.device(); }
     /// True once the device, or fail(), has said that a step failed.
     bool failed() const noexcept;
 
@@ -71,7 +71,7 @@ class StepGuard {
     const SymmetricWindow* window_ = nullptr;
     PeerHandles peers_{};
     MappedBuffer<DeviceError> record_;
-    MappedBuffer<DeviceEvent> events_;
+    MappedBuffer<EventSlot> events_;
     std::uint64_t fence_ = 0;  // number of the newest recovery that this rank has entered
     std::optional<ErrorCode> code_;
     std::string report_;

@@ -35,7 +35,7 @@ struct PeerHandles {
     std::uint32_t padding;
     std::uint64_t deadline_ns;  ///< per wait, 0 = none
     DeviceError* error;         ///< host-mapped, one a rank
-    DeviceEvent* events;        ///< host-mapped ring [kEventRingSize], or null = off
+    EventSlot* events;          ///< host-mapped ring [kEventRingSize], or null = off
     WorkspaceShape shape;
     WorkspaceLayout layout;  ///< offsets of the control words in the window
     /// Window bases of the LSA team, as the host's getter gives them, for teams of up to

@@ -14,22 +14,21 @@ namespace gimlet::device {
 
 namespace detail {
 
-GIMLET_DEVICE_COLD void write_event(DeviceEvent* ring, std::uint64_t* counter, Tag tag,
+GIMLET_DEVICE_COLD void write_event(EventSlot* ring, std::uint64_t* counter, Tag tag,
                                     std::uint64_t epoch, EventKind kind) {
     const std::uint64_t before = fetch_add_relaxed<Scope::gpu>(counter, 1);
-    DeviceEvent* const entry = ring + before % kEventRingSize;
-    store_relaxed<Scope::system>(&entry->time_ns, now_ns());
-    store_relaxed<Scope::system>(&entry->epoch, epoch);
-    const auto what = static_cast<std::uint64_t>(kind) | static_cast<std::uint64_t>(tag) << 32 |
-                      static_cast<std::uint64_t>(block_index() & 0xffff) << 48;
-    store_relaxed<Scope::system>(reinterpret_cast<std::uint64_t*>(&entry->kind), what);
-    store_release<Scope::system>(&entry->number, before + 1);
+    const EventSlot slot = EventSlot::pack(
+        DeviceEvent{before + 1, now_ns(), epoch, kind, static_cast<std::uint16_t>(tag),
+                    static_cast<std::uint16_t>(block_index() & 0xffff)});
+    EventSlot* const entry = ring + before % kEventRingSize;
+    for (int i = 0; i < 4; ++i) store_relaxed<Scope::system>(&entry->words[i], slot.words[i]);
 }
 
 }  // namespace detail
 
 /// Notes that the step has come to `kind`; by one thread. Costs one test of an argument when the
-/// ring is off, an addition in device memory and four stores to the host when it is on.
+/// ring is off, an addition in device memory and four stores to the host when it is on. No order:
+/// an entry shows by itself whether it is whole.
 GIMLET_DEVICE void note_event(const PeerHandles& peers, Tag tag, std::uint64_t epoch,
                               EventKind kind) {
     if (peers.events == nullptr) return;

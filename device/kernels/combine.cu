@@ -37,9 +37,9 @@ GIMLET_DEVICE LaneRow lane_row(const CombineContext<R>& ctx, std::int32_t token)
 /// One of the block's rings of row slots, with the tokens that pass through it.
 struct CombineRing {
     std::byte* slots;
-    Mbarrier* full;   ///< per slot: the piece has landed
-    Mbarrier* empty;  ///< per slot: the sum warps have left it
-    RowTicket* tickets;
+    Mbarrier* full;          ///< per slot: the piece has landed
+    Mbarrier* empty;         ///< per slot: the sum warps have left it
+    std::uint64_t* tickets;  ///< RowTicket::pack
     std::int32_t depth;
     std::uint32_t slot_bytes;
     std::int32_t warps;  ///< the load warp and the sum warps
@@ -60,7 +60,7 @@ struct CombineRing {
         slots = shared + layout.slots + static_cast<std::uint64_t>(first) * slot_bytes;
         full = reinterpret_cast<Mbarrier*>(shared + layout.full) + first;
         empty = reinterpret_cast<Mbarrier*>(shared + layout.empty) + first;
-        tickets = reinterpret_cast<RowTicket*>(shared + layout.tickets) + first;
+        tickets = reinterpret_cast<std::uint64_t*>(shared + layout.tickets) + first;
         first_token = block_index() * ring_count + ring;
         token_stride = block_count() * ring_count;
     }
@@ -92,7 +92,7 @@ GIMLET_DEVICE void fill_slot(const CombineRing& ring, RingCursor& cursor, const 
         // phase before.
         if (!mutated(Mutant::combine_slot_not_empty))
             mbarrier_wait(ring.empty + cursor.slot, cursor.round ^ 1u);
-        ring.tickets[cursor.slot] = ticket;
+        ring.tickets[cursor.slot] = RowTicket::pack(ticket);
         if (bytes > 0) {
             mbarrier_arrive_expect_tx(ring.full + cursor.slot, bytes);
             bulk_load(ring.slot(cursor.slot), from, bytes, ring.full + cursor.slot);
@@ -111,7 +111,7 @@ GIMLET_DEVICE void load_token(const CombineRing& ring, RingCursor& cursor, const
     GIMLET_ROLLED
     for (std::uint32_t offset = 0; offset < row_bytes; offset += ring.slot_bytes) {
         if (mask == 0)
-            fill_slot(ring, cursor, RowTicket{RowTicket::nothing, 0.0f, 1, 0}, nullptr, 0);
+            fill_slot(ring, cursor, RowTicket{RowTicket::nothing, 0.0f, true}, nullptr, 0);
         const std::uint32_t left_bytes = row_bytes - offset;
         const std::uint32_t bytes = left_bytes < ring.slot_bytes ? left_bytes : ring.slot_bytes;
         GIMLET_ROLLED
@@ -120,7 +120,7 @@ GIMLET_DEVICE void load_token(const CombineRing& ring, RingCursor& cursor, const
             const auto* row = reinterpret_cast<const std::byte*>(shuffle(lane.address, choice));
             const float weight = mutate(Mutant::combine_weight_dropped, lane.weight, 1.0f);
             const RowTicket ticket{RowTicket::row, shuffle(weight, choice),
-                                   (left & (left - 1)) == 0 ? 1u : 0u, 0};
+                                   (left & (left - 1)) == 0};
             fill_slot(ring, cursor, ticket, row + offset, bytes);
         }
     }
@@ -178,7 +178,14 @@ GIMLET_DEVICE void load_tokens(const CombineContext<R>& ctx, const CombineRing& 
         }
         load_token(ring, cursor, lane, ctx.args.row_bytes);
     }
-    fill_slot(ring, cursor, RowTicket{RowTicket::stop, 0.0f, 1, 0}, nullptr, 0);
+    fill_slot(ring, cursor, RowTicket{RowTicket::stop, 0.0f, true}, nullptr, 0);
+}
+
+/// The ticket of a full slot. Read by the lane that gives the slot back, so that one thread orders
+/// the read before the next ticket; tools that know no warps see the order too.
+GIMLET_DEVICE RowTicket read_ticket(const CombineRing& ring, const RingCursor& cursor) {
+    const std::uint64_t word = lane_index() == 0 ? ring.tickets[cursor.slot] : 0;
+    return RowTicket::unpack(shuffle(word, 0));
 }
 
 /// Sum warps, one unit: adds the slots up to the unit's last, then the bias (or null), and writes
@@ -198,9 +205,9 @@ GIMLET_DEVICE bool sum_unit(const CombineContext<R>& ctx, const CombineRing& rin
     for (bool last = false; !last;) {
         if (!mutated(Mutant::combine_slot_not_full))
             mbarrier_wait(ring.full + cursor.slot, cursor.round);
-        const RowTicket ticket = ring.tickets[cursor.slot];
+        const RowTicket ticket = read_ticket(ring, cursor);
         if (ticket.kind == RowTicket::stop) return false;
-        last = ticket.last != 0;
+        last = ticket.last;
         const auto* data = reinterpret_cast<const Vec16*>(ring.slot(cursor.slot));
         GIMLET_UNROLL
         for (std::int32_t i = 0; i < kCombineVectors; ++i) {

@@ -16,10 +16,19 @@ struct RowTicket {
     };
     Kind kind;
     float weight;
-    std::uint32_t last;  ///< 1: the unit (token, piece) ends with this slot
-    std::uint32_t padding;
+    bool last;  ///< the unit (token, piece) ends with this slot
+
+    /// As kept in shared memory: kind in bits 0 and 1, last in bit 2, weight in the high half.
+    static constexpr std::uint64_t pack(const RowTicket& ticket) {
+        return std::uint64_t{__builtin_bit_cast(std::uint32_t, ticket.weight)} << 32 |
+               (ticket.last ? 4u : 0u) | ticket.kind;
+    }
+    static constexpr RowTicket unpack(std::uint64_t word) {
+        return {static_cast<Kind>(word & 3u),
+                __builtin_bit_cast(float, static_cast<std::uint32_t>(word >> 32)),
+                (word & 4u) != 0};
+    }
 };
-static_assert(sizeof(RowTicket) == 16);
 
 /// 16-byte vectors of a piece that one thread sums in registers.
 inline constexpr std::int32_t kCombineVectors = 4;
@@ -31,7 +40,7 @@ struct CombineSharedLayout {
     std::uint32_t slots;        ///< row pieces, ring by ring
     std::uint32_t full;         ///< u64 mbarrier per slot
     std::uint32_t empty;        ///< u64 mbarrier per slot
-    std::uint32_t tickets;      ///< RowTicket per slot
+    std::uint32_t tickets;      ///< u64 RowTicket per slot
     std::uint32_t peer_base;    ///< u64[R]: window base plus skew of an LSA peer, 0 for a GIN peer
     std::uint32_t first_chunk;  ///< i32[R + 1]: first chunk of this rank's rows at each GIN peer
     std::uint32_t verdict;      ///< u32
@@ -50,7 +59,7 @@ struct CombineSharedLayout {
         out.slots = place(count * shape.slot_bytes);
         out.full = place(count * 8u);
         out.empty = place(count * 8u);
-        out.tickets = place(count * 16u);
+        out.tickets = place(count * 8u);
         out.peer_base = place(ranks * 8u);
         out.first_chunk = place((ranks + 1u) * 4u);
         out.verdict = place(16u);

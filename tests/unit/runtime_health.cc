@@ -138,3 +138,45 @@ TEST_CASE("a report of very many ranks is bounded", "[runtime][health]") {
     CHECK(report.text.size() < 8192);
     CHECK_THAT(report.text, contains_text("and 983 more ranks"));
 }
+
+TEST_CASE("entries of the event ring show whether they are whole", "[runtime][health]") {
+    const DeviceEvent event{0x123456789abc,
+                            0xfedcba987654,
+                            0xfffffffffffffff1,
+                            EventKind::rows_here,
+                            static_cast<std::uint16_t>(Tag::combine),
+                            0xbeef};
+    const EventSlot slot = EventSlot::pack(event);
+    DeviceEvent back{};
+    REQUIRE(slot.unpack(&back));
+    CHECK(back.number == event.number);
+    CHECK(back.time_ns == event.time_ns);
+    CHECK(back.epoch == event.epoch);
+    CHECK(back.kind == event.kind);
+    CHECK(back.tag == event.tag);
+    CHECK(back.block == event.block);
+    CHECK_FALSE(EventSlot{}.unpack(&back));
+
+    // The next event of this entry has come in part.
+    DeviceEvent newer = event;
+    newer.number += kEventRingSize;
+    const EventSlot next = EventSlot::pack(newer);
+    for (unsigned part = 1; part < 15; ++part) {
+        EventSlot torn = slot;
+        for (unsigned word = 0; word < 4; ++word)
+            if ((part >> word & 1u) != 0) torn.words[word] = next.words[word];
+        CHECK_FALSE(torn.unpack(&back));
+    }
+
+    std::vector<EventSlot> ring(kEventRingSize);
+    for (std::uint64_t number = 1; number <= kEventRingSize + 3; ++number) {
+        newer.number = number;
+        ring[(number - 1) % kEventRingSize] = EventSlot::pack(newer);
+    }
+    ring[7].words[2] ^= 1;
+    const auto events = read_events(ring.data());
+    REQUIRE(events.size() == kEventRingSize - 1);
+    CHECK(events.front().number == 4);
+    CHECK(events.back().number == kEventRingSize + 3);
+    CHECK(read_events(nullptr).empty());
+}
