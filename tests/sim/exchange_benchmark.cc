@@ -4,9 +4,12 @@
 #include <sys/resource.h>
 
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
+#include <set>
 #include <string>
 
+#include "device/abi/expert_map.hpp"
 #include "host/emulator/gin_traffic.hpp"
 #include "runtime/sim/scenarios.hpp"
 #include "tests/sim/exchange_world.hpp"
@@ -37,6 +40,36 @@ struct Size {
     int experts;
 };
 
+/// Rows that one dispatch moves over all ranks: one for each token and rank that it goes to, and
+/// with hybrid one more for each token and other team that it goes to.
+std::int64_t rows_moved(const test::Scenario& scenario, const Size& size, ExchangeMode mode) {
+    GeneratorOptions options = scenario.routing;
+    options.rank_count = size.ranks;
+    options.token_count = size.tokens;
+    options.expert_count = size.experts;
+    options.topk = size.topk;
+    const RoutingTable table = generate_routing(options);
+    const ExpertMap experts{size.experts, size.ranks};
+    std::int64_t rows = 0;
+    for (int rank = 0; rank < size.ranks; ++rank) {
+        const RankRouting& mine = table.ranks[static_cast<std::size_t>(rank)];
+        for (int token = 0; token < mine.token_count; ++token) {
+            std::set<int> reached;
+            std::set<int> other_teams;
+            for (int k = 0; k < table.topk; ++k) {
+                const std::int64_t expert = table.index(rank, token, k);
+                if (expert < 0) continue;
+                const int to = experts.rank_of(static_cast<std::int32_t>(expert));
+                reached.insert(to);
+                if (to / size.team != rank / size.team) other_teams.insert(to / size.team);
+            }
+            rows += static_cast<std::int64_t>(reached.size());
+            if (mode == ExchangeMode::hybrid) rows += static_cast<std::int64_t>(other_teams.size());
+        }
+    }
+    return rows;
+}
+
 void run_exchange(const Size& size, ExchangeMode mode) {
     constexpr int kSeeds = 3;
     for (int seed = 1; seed <= kSeeds; ++seed) {
@@ -51,11 +84,14 @@ void run_exchange(const Size& size, ExchangeMode mode) {
         const auto start = Clock::now();
         const emu::SimReport report = test::run_scenario(scenario);
         std::printf(
-            "%-44s %-6s seed %d: %6.2f s, %8llu steps, %9llu switches, %6llu puts, peak memory "
-            "%7.1f MiB\n",
+            "%-44s %-6s seed %d: %6.2f s, %8llu steps, %9llu switches, %4.0f a row moved, %6llu "
+            "puts, "
+            "peak memory %7.1f MiB\n",
             size.name, name_of(mode), seed, seconds_since(start),
             static_cast<unsigned long long>(report.steps),
             static_cast<unsigned long long>(report.switches),
+            static_cast<double>(report.switches) /
+                static_cast<double>(rows_moved(scenario, size, mode)),
             static_cast<unsigned long long>(emu::gin_traffic().puts), peak_mib());
     }
 }
