@@ -18,6 +18,8 @@ The last line reads: N passed, N failed, N skipped.
   --only TEXT     cases whose name contains TEXT
   --quick         fewer repetitions
   --seconds N     deadline of one run (300); a hang is a failure with the ranks' last reports
+  --rma           GIN through the RMA plugin of the build, for machines without an RDMA NIC: the teams
+                  smaller than all run too
   --logs DIR      where the runs' output is kept (a temporary folder)
   --sanitize TOOL memcheck or racecheck: small cases under compute-sanitizer, an error is a failure.
                   memcheck runs the kernels of a process one after the other, so ranks must be
@@ -25,7 +27,7 @@ The last line reads: N passed, N failed, N skipped.
 USAGE
 }
 
-build=build/cuda ranks='' seconds=300 logs='' sanitize='' case_options=()
+build=build/cuda ranks='' seconds=300 logs='' sanitize='' rma=no case_options=()
 while [ $# -gt 0 ]; do
     case "$1" in
         --build) build="$2"; shift ;;
@@ -34,6 +36,7 @@ while [ $# -gt 0 ]; do
         --quick) case_options+=(--quick) ;;
         --seconds) seconds="$2"; shift ;;
         --logs) logs="$2"; shift ;;
+        --rma) rma=yes ;;
         --sanitize)
             sanitize="${2:-}"
             case "$sanitize" in
@@ -97,6 +100,18 @@ cases="$build/mpi_tests/gimlet_mpi_cases"
 unset CUDA_DEVICE_MAX_CONNECTIONS
 export NCCL_NVLS_ENABLE=0 NCCL_MULTI_RANK_GPU_ENABLE=1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1
+if [ "$rma" = yes ]; then
+    plugin="$(find "$build" -name libnccl-rma-gimlet.so -print -quit)"
+    if [ -z "$plugin" ]; then
+        echo "gpu_test: --rma: no libnccl-rma-gimlet.so in $build; cmake --build --preset cuda makes it"
+        failed=1
+        finish
+        exit 1
+    fi
+    # host/rma_plugin/README.md says what these are for.
+    NCCL_RMA_PLUGIN="$(realpath "$plugin")"
+    export NCCL_RMA_PLUGIN NCCL_RMA_PLUGIN_REF_COUNT=1 NCCL_GIN_TYPE=2 NCCL_NUM_RMA_CTX=0 NCCL_MAX_CTAS=4
+fi
 mps=''
 start_mps() {
     mps="$(mktemp -d)"

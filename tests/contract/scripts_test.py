@@ -294,6 +294,27 @@ class GpuTest(unittest.TestCase):
         # MPS is not trusted after a hang.
         self.assertGreaterEqual(calls.count("nvidia-cuda-mps-control -d"), 2)
 
+    def test_teams_without_gin_are_skipped(self):
+        self.plant("bin/mpirun", 'if [ "$NCCL_LSA_TEAM_SIZE" = 1 ]; then echo "FAILED creation: NCCL offers none that '
+                                 'reaches all ranks"; echo "0 passed, 1 failed, 0 skipped"; exit 1; fi\n'
+                                 'echo "6 passed, 0 failed, 1 skipped"')
+        status, output, _ = self.gpu_test("--ranks", "2")
+        self.assertEqual(status, 0, output)
+        self.assertIn("LSA teams of 1: skipped", output)
+        self.assertEqual(output.splitlines()[-1], "6 passed, 0 failed, 2 skipped")
+
+    def test_rma_plugin(self):
+        status, output, _ = self.gpu_test("--rma", "--ranks", "2")
+        self.assertEqual(status, 1, output)
+        self.assertIn("no libnccl-rma-gimlet.so", output)
+        self.plant("build/host/rma_plugin/libnccl-rma-gimlet.so", "")
+        self.plant("bin/mpirun", 'echo "plugin $NCCL_RMA_PLUGIN type $NCCL_GIN_TYPE" >> "$CALLS"\n'
+                                 'echo "6 passed, 0 failed, 1 skipped"')
+        status, output, calls = self.gpu_test("--rma", "--ranks", "2")
+        self.assertEqual(status, 0, output)
+        plugin = (self.root / "build/host/rma_plugin/libnccl-rma-gimlet.so").resolve()
+        self.assertEqual(calls.count(f"plugin {plugin} type 2"), 2)
+
     def test_sanitizer(self):
         self.plant("bin/mpirun", 'echo "3 passed, 0 failed, 0 skipped"; exit 86')
         status, output, calls = self.gpu_test("--sanitize", "memcheck")
