@@ -289,37 +289,28 @@ gimlet_status gimlet_exchange_check(gimlet_exchange* exchange) {
 gimlet_status gimlet_exchange_health(gimlet_exchange* exchange, gimlet_health* health, char* text,
                                      size_t text_bytes, size_t* needed_bytes) {
     return guarded(__func__, [&] {
-        const auto object = Exchanges::get().find(exchange);
-        const StructOut out(health, "health");
-        write_health(object->health(), out, TextOut(text, text_bytes, needed_bytes));
+        tell_health(*Exchanges::get().find(exchange), health, {text, text_bytes, needed_bytes});
     });
 }
 
 gimlet_status gimlet_exchange_recover(gimlet_exchange* exchange, gimlet_group_report* report,
                                       char* text, size_t text_bytes, size_t* needed_bytes) {
     return guarded(__func__, [&] {
-        const auto object = Exchanges::get().find(exchange);
-        const GroupReportOut out(report, object->plan().rank_count);
-        const TextOut words(text, text_bytes, needed_bytes);
-        write_group(object->recover(), out, words);
+        recover(*Exchanges::get().find(exchange), report, {text, text_bytes, needed_bytes});
     });
 }
 
 gimlet_status gimlet_exchange_group_report(gimlet_exchange* exchange, gimlet_group_report* report,
                                            char* text, size_t text_bytes, size_t* needed_bytes) {
     return guarded(__func__, [&] {
-        const auto object = Exchanges::get().find(exchange);
-        const GroupReportOut out(report, object->plan().rank_count);
-        write_group(object->health().group, out, TextOut(text, text_bytes, needed_bytes));
+        tell_group(*Exchanges::get().find(exchange), report, {text, text_bytes, needed_bytes});
     });
 }
 
 gimlet_status gimlet_exchange_events(gimlet_exchange* exchange, char* text, size_t text_bytes,
                                      size_t* needed_bytes) {
     return guarded(__func__, [&] {
-        const auto object = Exchanges::get().find(exchange);
-        const TextOut out(text, text_bytes, needed_bytes);
-        out.write(describe(object->health().events));
+        tell_events(*Exchanges::get().find(exchange), {text, text_bytes, needed_bytes});
     });
 }
 

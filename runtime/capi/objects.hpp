@@ -52,6 +52,38 @@ inline void write_group(const std::optional<GroupReport>& from, const GroupRepor
     text.write(from ? std::string_view(from->text) : std::string_view());
 }
 
+// What a Runtime and an Exchange have in common.
+
+inline std::int32_t rank_count_of(const Runtime& runtime) {
+    return runtime.size();
+}
+inline std::int32_t rank_count_of(const Exchange& exchange) {
+    return exchange.plan().rank_count;
+}
+
+template <typename Object>
+void tell_health(const Object& object, gimlet_health* health, const TextOut& text) {
+    const StructOut out(health, "health");
+    write_health(object.health(), out, text);
+}
+
+template <typename Object>
+void tell_group(const Object& object, gimlet_group_report* report, const TextOut& text) {
+    const GroupReportOut out(report, rank_count_of(object));
+    write_group(object.health().group, out, text);
+}
+
+template <typename Object>
+void tell_events(const Object& object, const TextOut& text) {
+    text.write(describe(object.health().events));
+}
+
+template <typename Object>
+void recover(Object& object, gimlet_group_report* report, const TextOut& text) {
+    const GroupReportOut out(report, rank_count_of(object));
+    write_group(object.recover(), out, text);
+}
+
 /// Text or JSON; refuses another format before `text` and `json` are called.
 template <typename Text, typename Json>
 void write_text(gimlet_text_format format, const TextOut& out, Text text, Json json) {

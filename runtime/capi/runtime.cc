@@ -204,37 +204,28 @@ gimlet_status gimlet_runtime_synchronize(gimlet_runtime* runtime, struct CUstrea
 gimlet_status gimlet_runtime_health(gimlet_runtime* runtime, gimlet_health* health, char* text,
                                     size_t text_bytes, size_t* needed_bytes) {
     return guarded(__func__, [&] {
-        const auto object = Runtimes::get().find(runtime);
-        const StructOut out(health, "health");
-        write_health(object->health(), out, TextOut(text, text_bytes, needed_bytes));
+        tell_health(*Runtimes::get().find(runtime), health, {text, text_bytes, needed_bytes});
     });
 }
 
 gimlet_status gimlet_runtime_group_report(gimlet_runtime* runtime, gimlet_group_report* report,
                                           char* text, size_t text_bytes, size_t* needed_bytes) {
     return guarded(__func__, [&] {
-        const auto object = Runtimes::get().find(runtime);
-        const GroupReportOut out(report, object->size());
-        write_group(object->health().group, out, TextOut(text, text_bytes, needed_bytes));
+        tell_group(*Runtimes::get().find(runtime), report, {text, text_bytes, needed_bytes});
     });
 }
 
 gimlet_status gimlet_runtime_events(gimlet_runtime* runtime, char* text, size_t text_bytes,
                                     size_t* needed_bytes) {
     return guarded(__func__, [&] {
-        const auto object = Runtimes::get().find(runtime);
-        const TextOut out(text, text_bytes, needed_bytes);
-        out.write(describe(object->health().events));
+        tell_events(*Runtimes::get().find(runtime), {text, text_bytes, needed_bytes});
     });
 }
 
 gimlet_status gimlet_runtime_recover(gimlet_runtime* runtime, gimlet_group_report* report,
                                      char* text, size_t text_bytes, size_t* needed_bytes) {
     return guarded(__func__, [&] {
-        const auto object = Runtimes::get().find(runtime);
-        const GroupReportOut out(report, object->size());
-        const TextOut words(text, text_bytes, needed_bytes);
-        write_group(object->recover(), out, words);
+        recover(*Runtimes::get().find(runtime), report, {text, text_bytes, needed_bytes});
     });
 }
 
