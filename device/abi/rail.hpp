@@ -26,7 +26,7 @@ struct RailShape {
 
     /// Tokens of each channel but the last ones, of `token_count` tokens.
     constexpr std::int32_t channel_tokens(std::int32_t token_count) const {
-        return (token_count + channel_count - 1) / channel_count;
+        return token_count / channel_count + (token_count % channel_count > 0 ? 1 : 0);
     }
     constexpr bool active() const { return team_count > 0; }
     constexpr std::int32_t peer_count() const { return active() ? team_count - 1 : 0; }

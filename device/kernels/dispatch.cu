@@ -242,7 +242,8 @@ cudaError_t launch_dispatch(const DispatchArgs& args, cudaStream_t stream) {
     const ExchangeArgs& exchange = args.exchange;
     const KernelShape& shape = exchange.shape;
     const Reach reach = reach_of(exchange);
-    std::int32_t per_block = (args.token_count + shape.block_count - 1) / shape.block_count;
+    std::int32_t per_block =
+        args.token_count / shape.block_count + (args.token_count % shape.block_count > 0 ? 1 : 0);
     // Channels of equal size: a block's tokens are those of its copy warps.
     if (reach == Reach::rail)
         per_block = (per_block + shape.copy_warps - 1) / shape.copy_warps * shape.copy_warps;

@@ -125,12 +125,12 @@ Handle* pick_handle(Input* input, Handle* right) {
 /// Mostly the right device pointer.
 template <typename T>
 T* pick_pointer(Input* input, void* right) {
-    auto* const bytes = static_cast<std::byte*>(right);
+    const auto address = reinterpret_cast<std::uintptr_t>(right);
     void* chosen = right;
     switch (input->take<std::uint8_t>() % 16) {
         case 0: chosen = nullptr; break;
-        case 1: chosen = bytes + 1; break;
-        case 2: chosen = bytes + 4; break;
+        case 1: chosen = reinterpret_cast<void*>(address + 1); break;
+        case 2: chosen = reinterpret_cast<void*>(address + 4); break;
         case 3: chosen = world().foreign; break;
         case 4: chosen = world().host.data(); break;
         case 5: chosen = reinterpret_cast<void*>(std::uintptr_t{16}); break;

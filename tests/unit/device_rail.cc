@@ -2,6 +2,8 @@
 // Numbers of the rail: pairs, contexts and signals, walked through exhaustively.
 #include "device/abi/rail.hpp"
 
+#include <cstdint>
+#include <limits>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -79,6 +81,11 @@ TEST_CASE("channels hold all tokens", "[device][rail]") {
             REQUIRE(shape.channel_tokens(tokens) * channels < tokens + channels);
         }
     }
+    // The most tokens that a config can name.
+    constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+    CHECK(shape_of(2, 0, 1).channel_tokens(kMost) == kMost);
+    CHECK(shape_of(2, 0, 96).channel_tokens(kMost) == kMost / 96 + 1);
+    CHECK(shape_of(2, 0, 96).channel_tokens(0) == 0);
 }
 
 TEST_CASE("a row on the rail is whole bulk copies", "[device][rail]") {
