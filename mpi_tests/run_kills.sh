@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Kills one process of an mpirun job at each phase of a step; the others must name it in time, exclude it, and work on.
+# Then in the calls on the host: creation, close, recover, and a second process in exclude.
 # Last line: "N passed, N failed, N skipped".
 #
 #   mpi_tests/run_kills.sh [BUILD_DIR] [--size 4] [--quick]
@@ -17,7 +18,7 @@ while (($#)); do
   case $1 in
     --size) shift; size=${1:?--size needs a number} ;;
     --quick) quick=1 ;;
-    -h | --help) sed -n '3,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '3,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) echo "run_kills.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
     *) build=$1 ;;
   esac
@@ -42,18 +43,19 @@ trap 'rm -f "$log"' EXIT
 one_kill() {
   local name=$1 victim=$2 moment=$3 after=$4
   shift 4
-  local start=$SECONDS
+  local start=$SECONDS left=$((size - 1))
+  [[ $moment == in-exclude ]] && left=$((size - 2))
   env "$@" timeout 60 "${launch[@]}" -n "$size" "$program" --victim "$victim" --moment "$moment" --after-us "$after" \
     > "$log" 2>&1 < /dev/null
   local survivors
   survivors=$(grep -c '^survived: ' "$log")
-  if ((survivors == size - 1)) && ! grep -q '^FAILED' "$log"; then
+  if ((survivors == left)) && ! grep -q '^FAILED' "$log"; then
     ((passed += 1))
     printf 'passed  rank %s killed %s, %s us, %s: %s s\n' "$victim" "$moment" "$after" "$name" $((SECONDS - start))
   else
     ((failed += 1))
     printf 'FAILED  rank %s killed %s, %s us, %s: %s of %s survived\n' "$victim" "$moment" "$after" "$name" \
-      "$survivors" $((size - 1))
+      "$survivors" "$left"
     head -n 20 "$log" | sed 's/^/  /'
   fi
 }
@@ -61,6 +63,17 @@ one_kill() {
 moments=("before-dispatch 0" "in-dispatch 0" "in-dispatch 2000" "before-combine 0" "in-combine 0" "in-combine 2000"
          "in-barrier 0")
 ((quick)) && moments=("in-dispatch 500" "before-combine 0" "in-barrier 0")
+
+# Calls on the host have the bootstrap's deadline. A new life has one rank less: NCCL chooses its teams.
+host_kills() {
+  local name=$1
+  shift
+  set -- "$@" GIMLET_BOOTSTRAP_TIMEOUT_MS=3000 GIMLET_TIMEOUT_MS=3000
+  one_kill "$name" $((size - 1)) in-recover 20000 "$@"
+  ((size >= 3)) && one_kill "$name" 0 in-exclude 1000 "$@"
+  one_kill "$name" 0 in-life 3000 "$@" NCCL_LSA_TEAM_SIZE=0
+  ((quick)) || one_kill "$name" 1 in-life 100000 "$@" NCCL_LSA_TEAM_SIZE=0
+}
 
 all_kills() {
   local name=$1 index=0 moment
@@ -76,6 +89,7 @@ all_kills() {
 if grep -q '^GIMLET_BACKEND:STRING=emulator' "$build/CMakeCache.txt" 2> /dev/null; then
   all_kills "one LSA team" NCCL_LSA_TEAM_SIZE="$size" GIMLET_EMU_GIN=off
   all_kills "no LSA, GIN gdaki" NCCL_LSA_TEAM_SIZE=1 GIMLET_EMU_GIN=gdaki
+  host_kills "on the host" NCCL_LSA_TEAM_SIZE=0 GIMLET_EMU_GIN=off
 else
   all_kills "as the machine is"
 fi

@@ -14,6 +14,7 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "host/base/log.hpp"
 #include "host/bootstrap/mpi_bootstrap.hpp"
@@ -30,13 +31,22 @@ namespace {
 using namespace gimlet;
 using Clock = std::chrono::steady_clock;
 
-enum class Moment { before_dispatch, in_dispatch, before_combine, in_combine, in_barrier };
+enum class Moment {
+    before_dispatch,
+    in_dispatch,
+    before_combine,
+    in_combine,
+    in_barrier,
+    in_life,
+    in_recover,
+    in_exclude
+};
 
-const std::map<std::string, Moment> kMoments = {{"before-dispatch", Moment::before_dispatch},
-                                                {"in-dispatch", Moment::in_dispatch},
-                                                {"before-combine", Moment::before_combine},
-                                                {"in-combine", Moment::in_combine},
-                                                {"in-barrier", Moment::in_barrier}};
+const std::map<std::string, Moment> kMoments = {
+    {"before-dispatch", Moment::before_dispatch}, {"in-dispatch", Moment::in_dispatch},
+    {"before-combine", Moment::before_combine},   {"in-combine", Moment::in_combine},
+    {"in-barrier", Moment::in_barrier},           {"in-life", Moment::in_life},
+    {"in-recover", Moment::in_recover},           {"in-exclude", Moment::in_exclude}};
 
 struct KillOptions {
     int victim = 1;
@@ -50,6 +60,14 @@ constexpr std::chrono::milliseconds kGrace{1000};
 
 /// The victim is dead long before.
 constexpr std::chrono::seconds kLongestLife{10};
+
+/// The process ends while its ranks go on.
+void kill_later(int after_us) {
+    std::thread([after_us] {
+        std::this_thread::sleep_for(std::chrono::microseconds(after_us));
+        ::kill(::getpid(), SIGKILL);
+    }).detach();
+}
 
 class KillCase {
   public:
@@ -72,29 +90,74 @@ class KillCase {
 
     /// What a survivor has to say; empty = all as it should be. The victim does not come back.
     std::string run() {
-        {
+        std::vector<int> lost = {options_.victim};
+        if (options_.moment == Moment::in_recover) {
+            if (std::string wrong = lose_while([&] { runtime_->recover(); }); !wrong.empty())
+                return wrong;
+        } else {
             Rehearsal rehearsal(*exchange_, table_);
             for (int i = 0; i < 2; ++i) step(rehearsal, Kill::nobody);
             if (std::string wrong = lose(rehearsal); !wrong.empty()) return wrong;
         }
-        const int lost[] = {options_.victim};
+        if (options_.moment == Moment::in_exclude) {
+            lost.push_back(second_victim());
+            std::sort(lost.begin(), lost.end());
+            const std::vector<int> first = {options_.victim};
+            if (runtime_->rank() == second_victim()) kill_later(options_.after_us);
+            // The second call excludes nobody more: it is a recovery.
+            if (std::string wrong = lose_while([&] { runtime_->exclude(first); }); !wrong.empty())
+                return wrong;
+        }
         const GroupReport report = runtime_->exclude(lost);
-        if (report.excluded != std::vector<int>{options_.victim})
+        if (report.excluded != lost)
             return "the report of exclude() does not name the lost rank: " + report.text;
         RehearsalOptions without;
-        without.excluded = {options_.victim};
+        without.excluded = lost;
         {
             Rehearsal rehearsal(*exchange_, table_, without);
             for (int i = 0; i < 3; ++i) step(rehearsal, Kill::nobody);
             if (!exchange_->received(rehearsal.routing()).partial)
                 return "a step without the lost rank is not marked partial";
         }
-        exchange_->close();
-        runtime_->close();
+        close();
         return {};
     }
 
+    /// One life: a step, and the end.
+    void live() {
+        {
+            Rehearsal rehearsal(*exchange_, table_);
+            step(rehearsal, Kill::nobody);
+        }
+        close();
+    }
+
   private:
+    void close() {
+        exchange_->close();
+        runtime_->close();
+    }
+
+    int second_victim() const { return (options_.victim + 1) % runtime_->size(); }
+
+    /// Repeats a collective call on the host until it fails: it has the bootstrap's deadline.
+    template <typename Call>
+    std::string lose_while(const Call& call) {
+        if (options_.moment == Moment::in_recover && runtime_->rank() == options_.victim)
+            kill_later(options_.after_us);
+        const auto begin = Clock::now();
+        while (Clock::now() - begin < kLongestLife) {
+            const auto start = Clock::now();
+            try {
+                call();
+            } catch (const Error&) {
+                failed_after_s_ = std::chrono::duration<double>(Clock::now() - start).count();
+                return {};
+            }
+        }
+        return "all calls went well; nobody was lost";
+    }
+
     enum class Kill { nobody, victim };
 
     RuntimeConfig runtime_config() const {
@@ -134,12 +197,10 @@ class KillCase {
         };
         const auto during = [&](Moment moment) {
             if (!mine || options_.moment != moment) return;
-            std::thread([after = options_.after_us] {
-                std::this_thread::sleep_for(std::chrono::microseconds(after));
-                ::kill(::getpid(), SIGKILL);
-            }).detach();
+            kill_later(options_.after_us);
         };
         at(Moment::before_dispatch);
+        at(Moment::in_exclude);
         during(Moment::in_dispatch);
         rehearsal.dispatch(CountMode::device, stream_.get());
         expect_same(rehearsal.check_dispatch(stream_.get()));
@@ -174,6 +235,33 @@ class KillCase {
     std::_Exit(code);
 }
 
+/// Lives are made and ended until the victim dies in one of them, wherever that is: creation, use
+/// or close. Whoever is left makes a new life of its own.
+[[noreturn]] void live_and_lose(const KillOptions& options,
+                                const std::shared_ptr<Bootstrap>& bootstrap) {
+    const int rank = bootstrap->rank();
+    if (rank == options.victim) kill_later(options.after_us);
+    std::vector<int> left;
+    for (int r = 0; r < bootstrap->size(); ++r) {
+        if (r != options.victim) left.push_back(r);
+    }
+    const auto begin = Clock::now();
+    auto start = begin;
+    try {
+        while (Clock::now() - begin < kLongestLife) {
+            start = Clock::now();
+            KillCase(options, bootstrap).live();
+        }
+        std::printf("FAILED rank %d: all lives went well; nobody was lost\n", rank);
+        leave(1);
+    } catch (const Error&) {
+    }
+    const std::chrono::duration<double> took = Clock::now() - start;
+    KillCase(options, bootstrap->survivors(left)).live();
+    std::printf("survived: rank %d, error after %.2f s\n", rank, took.count());
+    leave(0);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -195,6 +283,7 @@ int main(int argc, char** argv) {
         std::shared_ptr<Bootstrap> bootstrap = make_mpi_bootstrap();
         rank = bootstrap->rank();
         cuda_check(cudaSetDevice(rank % device_count(rank)), "cudaSetDevice", rank);
+        if (options.moment == Moment::in_life) live_and_lose(options, bootstrap);
         KillCase test(options, bootstrap);
         const std::string wrong = test.run();
         if (!wrong.empty()) {
