@@ -14,7 +14,7 @@ nccl_dir="$project_dir/.deps/nccl"
 required_packages=(
     build-essential cmake ninja-build ccache pkg-config python3
     libopenmpi-dev openmpi-bin
-    catch2 libboost-context-dev libcli11-dev libfmt-dev nlohmann-json3-dev
+    catch2 libboost-context-dev libcli11-dev libfmt-dev libucx-dev nlohmann-json3-dev
 )
 # Only the format check needs this one; distributions without it still build and test.
 optional_packages=(clang-format-14)

@@ -23,6 +23,10 @@ enum class EnvVar : int {
     rma_engine,            ///< GIMLET_RMA_ENGINE
     rma_timeout_ms,        ///< GIMLET_RMA_TIMEOUT_MS
     rma_cuda_library,      ///< GIMLET_RMA_CUDA_LIBRARY
+    rma_ucx_library,       ///< GIMLET_RMA_UCX_LIBRARY
+    rma_interface,         ///< GIMLET_RMA_INTERFACE
+    rma_fault,             ///< GIMLET_RMA_FAULT
+    rma_fault_seed,        ///< GIMLET_RMA_FAULT_SEED
     nccl_lsa_team_size,    ///< NCCL_LSA_TEAM_SIZE
     nccl_gin_enable,       ///< NCCL_GIN_ENABLE
     nccl_gin_type,         ///< NCCL_GIN_TYPE

@@ -2,6 +2,11 @@
 #include "host/nccl/doctor.hpp"
 
 #include <cuda_runtime.h>
+#include <dlfcn.h>
+#include <link.h>
+
+#include <algorithm>
+#include <string_view>
 
 #include "host/base/env.hpp"
 #include "host/base/log.hpp"
@@ -105,6 +110,38 @@ const char* without_nic(int nccl_runtime) {
                  "GDRCopy (we have not tried that one on a GPU)";
 }
 
+void diagnose_rma_plugin(DoctorFacts* facts) {
+    const RmaPluginFacts& plugin = facts->rma_plugin;
+    const bool was_asked_for = !facts->environment.rma_plugin.empty();
+    if (!was_asked_for && plugin.path.empty()) return;  // nobody wants one
+    if (plugin.requested == "none") return;             // said elsewhere
+    if (plugin.path.empty()) {
+        facts->findings.push_back(
+            {Severity::warning, "rma plugin",
+             fmt::format("NCCL_RMA_PLUGIN is {}, which cannot be loaded ({}); NCCL goes on without "
+                         "it, and says so only with NCCL_DEBUG=INFO",
+                         plugin.requested, plugin.error),
+             "give the absolute path, the same on all ranks"});
+        return;
+    }
+    if (plugin.table_version == 0) {
+        facts->findings.push_back(
+            {Severity::warning, "rma plugin",
+             fmt::format("{} exports neither ncclRmaPlugin_v14 nor ncclRmaPlugin_v13", plugin.path),
+             "set NCCL_RMA_PLUGIN to libnccl-rma-gimlet.so"});
+        return;
+    }
+    std::string text = fmt::format("NCCL would load {} (\"{}\", table version {})", plugin.path,
+                                   plugin.name, plugin.table_version);
+    if (plugin.ours()) {
+        const std::string& forced = facts->environment.rma_engine;
+        text += forced.empty() || forced == "auto"
+                    ? "; it chooses loopback for ranks of one process, ipc for processes of one host"
+                    : fmt::format("; GIMLET_RMA_ENGINE forces {}", forced);
+    }
+    facts->findings.push_back({Severity::note, "rma plugin", text, ""});
+}
+
 void diagnose_topology(DoctorFacts* facts) {
     if (!facts->topology) return;
     const Topology& topology = *facts->topology;
@@ -190,9 +227,39 @@ DoctorEnvironment read_doctor_environment() {
     result.win_enable = read(EnvVar::nccl_win_enable);
     result.cross_nic = read(EnvVar::nccl_cross_nic);
     result.rma_plugin = read(EnvVar::nccl_rma_plugin);
+    result.rma_engine = read(EnvVar::rma_engine);
     result.gin_plugin = read(EnvVar::nccl_gin_plugin);
     result.lsa_team_size = read(EnvVar::nccl_lsa_team_size);
     return result;
+}
+
+RmaPluginFacts probe_rma_plugin(const std::string& requested) {
+    RmaPluginFacts facts;
+    facts.requested = requested.empty() ? "libnccl-rma.so" : requested;
+    if (facts.requested == "none") return facts;
+    // NCCL takes the first name of a list that loads, and completes a bare word.
+    std::string_view rest = facts.requested;
+    while (!rest.empty() && facts.path.empty()) {
+        const std::string name(rest.substr(0, rest.find(',')));
+        rest.remove_prefix(std::min(rest.size(), name.size() + 1));
+        void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+        if (library == nullptr) facts.error = dlerror();
+        if (library == nullptr && name.find('/') == std::string::npos) {
+            library = dlopen(fmt::format("libnccl-rma-{}.so", name).c_str(), RTLD_NOW | RTLD_LOCAL);
+        }
+        if (library == nullptr) continue;
+        const link_map* map = nullptr;
+        facts.path = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : name;
+        for (const int version : {14, 13}) {
+            const void* table = dlsym(library, fmt::format("ncclRmaPlugin_v{}", version).c_str());
+            if (table == nullptr) continue;
+            facts.table_version = version;
+            facts.name = *static_cast<const char* const*>(table);  // the first member is the name
+            break;
+        }
+        (void)dlclose(library);
+    }
+    return facts;
 }
 
 DoctorFacts collect_doctor_facts() {
@@ -202,6 +269,7 @@ DoctorFacts collect_doctor_facts() {
     facts.backend = backend_name();
     facts.nccl_compiled = nccl_compiled_version();
     facts.environment = read_doctor_environment();
+    facts.rma_plugin = probe_rma_plugin(facts.environment.rma_plugin);
     (void)cudaRuntimeGetVersion(&facts.cuda_runtime);
     (void)cudaDriverGetVersion(&facts.cuda_driver);
     try {
@@ -223,6 +291,7 @@ void diagnose(DoctorFacts* facts) {
     diagnose_versions(facts);
     diagnose_devices(facts);
     diagnose_environment(facts);
+    diagnose_rma_plugin(facts);
     diagnose_topology(facts);
 }
 

@@ -24,9 +24,22 @@ struct Finding {
 /// Environment values that change NCCL's mind; empty = unset.
 struct DoctorEnvironment {
     std::string gin_enable, gin_type, nvls_enable, multi_rank_gpu, cumem_enable, win_enable,
-        cross_nic, rma_plugin, gin_plugin, lsa_team_size;
+        cross_nic, rma_plugin, rma_engine, gin_plugin, lsa_team_size;
 };
 DoctorEnvironment read_doctor_environment();
+
+/// What NCCL would find when it looks for an RMA plugin, found in the same way.
+struct RmaPluginFacts {
+    std::string requested;  ///< NCCL_RMA_PLUGIN, or NCCL's default name
+    std::string path;       ///< file that was loaded; empty if none
+    std::string name;       ///< as the plugin calls itself
+    int table_version = 0;  ///< 14 or 13; 0: the file has no table that NCCL knows
+    std::string error;      ///< of the loader
+    bool ours() const noexcept { return name == "gimlet"; }
+};
+
+/// Loads and unloads the library. Never raises.
+RmaPluginFacts probe_rma_plugin(const std::string& requested);
 
 struct DoctorFacts {
     std::string version, git_hash, backend;
@@ -36,6 +49,7 @@ struct DoctorFacts {
     int cuda_driver = 0;
     std::vector<DeviceInfo> devices;
     DoctorEnvironment environment;
+    RmaPluginFacts rma_plugin;
     std::optional<Topology> topology;  ///< absent before a communicator exists
     std::vector<Finding> findings;
 

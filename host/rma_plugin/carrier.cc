@@ -20,7 +20,15 @@ constexpr std::uint32_t kCallsPerClock = 64;  // the clock is read once in so ma
 constexpr std::uint64_t kCheckPeriodNs = 20 * 1000 * 1000;
 constexpr unsigned kIndexBits = 24;
 constexpr std::size_t kMaxRequests = std::size_t{1} << kIndexBits;
+constexpr std::size_t kMaxPassable = 64;
 constexpr std::size_t kWordBytes = sizeof(std::uint64_t);
+
+/// The sender may reuse an inline slot as soon as it likes.
+void read_inline_value(Operation* operation) noexcept {
+    if (operation->source.access != Place::Access::host || operation->bytes > kWordBytes) return;
+    std::memcpy(&operation->inline_value, reinterpret_cast<const void*>(operation->source.address),
+                operation->bytes);
+}
 
 bool is_host(const Place& place) noexcept {
     return place.access == Place::Access::host || place.access == Place::Access::process_vm;
@@ -94,6 +102,7 @@ void Carrier::fail_peer(int peer_rank, const std::string& what) {
     log(LogLevel::error, rank_, "rma: rank {} ({}) failed: {}", peer_rank,
         engine_name(peer.link->kind()), what);
     while (!peer.waiting.empty()) peer.waiting.pop();
+    peer.passable.clear();
     for (Request& request : requests_) {
         if (request.peer == peer_rank && request.state == RequestState::waiting) {
             request.state = RequestState::failed;
@@ -117,15 +126,12 @@ RequestId Carrier::submit(int peer_rank, Operation operation) {
     }
     operation.request = new_request(peer_rank);
     const RequestId id = operation.request;
-    if (operation.source.access == Place::Access::host && operation.bytes <= kWordBytes) {
-        // The sender may reuse an inline slot as soon as it likes.
-        std::memcpy(&operation.inline_value,
-                    reinterpret_cast<const void*>(operation.source.address), operation.bytes);
-    }
+    read_inline_value(&operation);
     if (gpu_ != nullptr) gpu_->make_current();
     try {
-        const bool is_done = peer.waiting.empty() && try_advance(peer_rank, operation);
-        if (!is_done) peer.waiting.push(operation);
+        const bool is_taken = faults_ ? submit_with_faults(peer_rank, operation)
+                                      : peer.waiting.empty() && try_advance(peer_rank, operation);
+        if (!is_taken) peer.waiting.push(operation);
     } catch (const Error&) {
         free_request(id);
         throw;
@@ -165,15 +171,11 @@ bool Carrier::test(RequestId id) {
 }
 
 void Carrier::progress() {
+    if (faults_ && !faults_->may_progress(now_ns())) return;
     if (gpu_ != nullptr) gpu_->make_current();
     for (Peer& peer : peers_) peer.link->poll(*this, kMessagesPerPoll);
     (void)flush_signal_write();
-    for (std::size_t i = 0; i < peers_.size(); ++i) {
-        Peer& peer = peers_[i];
-        while (!peer.waiting.empty() && try_advance(static_cast<int>(i), peer.waiting.front())) {
-            if (!peer.waiting.empty()) peer.waiting.pop();  // a failure has emptied it
-        }
-    }
+    for (std::size_t i = 0; i < peers_.size(); ++i) advance_waiting(static_cast<int>(i));
     if (gpu_ != nullptr) gpu_->mark_all();
     if (++progress_calls_ % kCallsPerClock != 0) return;
     const std::uint64_t now = now_ns();
@@ -184,9 +186,11 @@ void Carrier::progress() {
 
 bool Carrier::drain(std::uint64_t deadline_ns) {
     for (;;) {
+        if (faults_ && faults_->has_stopped()) return true;
         progress();
         const bool idle = std::all_of(peers_.begin(), peers_.end(), [](Peer& peer) {
-            return peer.waiting.empty() || peer.link->peer_state() != PeerState::alive;
+            return (peer.waiting.empty() && peer.passable.empty()) ||
+                   peer.link->peer_state() != PeerState::alive;
         });
         if (idle && (gpu_ == nullptr || gpu_->idle())) return true;
         if (now_ns() >= deadline_ns) return false;
@@ -198,7 +202,86 @@ void Carrier::forget_region(LocalRegion* region) {
     region->is_open = false;
 }
 
+// Faults on purpose.
+
+void Carrier::inject_faults(const FaultPlan& plan, std::uint64_t seed) {
+    log(LogLevel::warn, rank_, "rma: a fault plan is carried out, seed {}{}{}", seed,
+        plan.ignored.empty() ? "" : "; only for the simulator: ", plan.ignored);
+    faults_.emplace(plan, rank_, seed, now_ns());
+    for (Peer& peer : peers_) peer.passable.reserve(kMaxPassable);
+}
+
+/// False: it goes to the end of the queue.
+bool Carrier::submit_with_faults(int peer_rank, Operation& operation) {
+    Peer& peer = peers_[static_cast<std::size_t>(peer_rank)];
+    const auto decision =
+        faults_->decide(peer_rank, operation.context, operation.bytes, operation.has_signal);
+    if (decision.is_lost) {
+        operation.bytes = 0;
+        operation.has_signal = false;
+        operation.message = MessageType::put_data;
+        finish(peer_rank, operation);
+        return true;
+    }
+    if (decision.rest_ns > 0) operation.not_before_ns = now_ns() + decision.rest_ns;
+    const bool is_put = operation.message == MessageType::put_data;
+    if (is_put && decision.is_split && peer.waiting.empty()) {
+        Operation piece = operation;
+        piece.bytes = faults_->below(operation.bytes);
+        piece.has_signal = false;
+        piece.request = kNoRequest;
+        if (try_advance(peer_rank, piece)) {
+            operation.source.address += piece.bytes;
+            operation.target.address += piece.bytes;
+            operation.target_offset += piece.bytes;
+            operation.bytes -= piece.bytes;
+            read_inline_value(&operation);
+        } else {
+            operation.moved_bytes = 0;
+            if (piece.staging >= 0) {
+                gpu_->release_staging(piece.staging, gpu_->copy_stream(peer_rank),
+                                      piece.staging_ticket);
+            }
+        }
+    }
+    if (is_put && decision.may_be_passed && peer.passable.size() < kMaxPassable) {
+        peer.passable.push_back(operation);
+        return true;
+    }
+    return peer.waiting.empty() && may_start(peer_rank, operation) &&
+           try_advance(peer_rank, operation);
+}
+
+/// A signal waits for everything before it, however long that rests.
+bool Carrier::may_start(int peer, const Operation& operation) {
+    if (!faults_) return true;
+    if (now_ns() < operation.not_before_ns || faults_->has_stopped()) return false;
+    return !operation.has_signal || start_passable(peer, true);
+}
+
+/// In any order; true if none is left.
+bool Carrier::start_passable(int peer_rank, bool at_once) {
+    std::vector<Operation>& passable = peers_[static_cast<std::size_t>(peer_rank)].passable;
+    for (std::size_t tries = passable.size(); tries > 0 && !passable.empty(); --tries) {
+        Operation& operation = passable[faults_->below(passable.size())];
+        if (!at_once && now_ns() < operation.not_before_ns) continue;
+        if (!try_advance(peer_rank, operation)) continue;
+        operation = passable.back();
+        passable.pop_back();
+    }
+    return passable.empty();
+}
+
 // Sending.
+
+void Carrier::advance_waiting(int peer_rank) {
+    Peer& peer = peers_[static_cast<std::size_t>(peer_rank)];
+    if (faults_) (void)start_passable(peer_rank, false);
+    while (!peer.waiting.empty() && may_start(peer_rank, peer.waiting.front()) &&
+           try_advance(peer_rank, peer.waiting.front())) {
+        if (!peer.waiting.empty()) peer.waiting.pop();  // a failure has emptied it
+    }
+}
 
 /// Also true if the peer failed: then the operation is over, too.
 bool Carrier::try_advance(int peer, Operation& operation) {

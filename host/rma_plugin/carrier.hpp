@@ -12,10 +12,12 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "host/rma_plugin/fault_plan.hpp"
 #include "host/rma_plugin/link.hpp"
 
 namespace gimlet::rma {
@@ -62,6 +64,9 @@ struct Operation {
     RequestId id = kNoRequest;       ///< of the get that a reply answers
     RequestId request = kNoRequest;  ///< ours, kNoRequest for replies
 
+    int context = 0;
+    std::uint64_t not_before_ns = 0;  ///< a fault plan lets it rest
+
     bool has_signal = false;
     std::uint32_t signal_region = 0;
     std::uint64_t signal_offset = 0;
@@ -82,6 +87,8 @@ class Carrier final : public MessageSink {
     /// Room for this many more requests, and operations waiting for each peer.
     void reserve(std::size_t requests);
     void attach_gpu(Gpu* gpu);
+    /// From now on the plan is carried out. Before the first operation.
+    void inject_faults(const FaultPlan& plan, std::uint64_t seed);
 
     /// Regions are found by sequence number; the owner keeps them where they are.
     void add_region(LocalRegion* region) { regions_.push_back(region); }
@@ -116,6 +123,8 @@ class Carrier final : public MessageSink {
     struct Peer {
         std::unique_ptr<Link> link;
         FixedQueue<Operation> waiting;
+        std::vector<Operation>
+            passable;                   ///< puts that later ones may pass; only under a fault plan
         std::uint64_t last_ticket = 0;  ///< of the copy stream, by copies for this peer
         int remote_gets = 0;
         bool is_gone = false;
@@ -151,6 +160,10 @@ class Carrier final : public MessageSink {
     void fail_peer(int peer, const std::string& what);
     void check_peers();
 
+    bool submit_with_faults(int peer, Operation& operation);
+    bool may_start(int peer, const Operation& operation);
+    bool start_passable(int peer, bool at_once);
+    void advance_waiting(int peer);
     bool try_advance(int peer, Operation& operation);
     bool advance(int peer, Operation& operation);
     bool move_data(int peer, Operation& operation);
@@ -180,6 +193,7 @@ class Carrier final : public MessageSink {
     std::deque<Request> requests_;
     std::vector<std::uint32_t> free_requests_;
     std::size_t outstanding_ = 0;
+    std::optional<FaultInjector> faults_;
     SignalWrite signal_write_;
     WordUpdate word_update_;
     std::uint64_t next_check_ns_ = 0;

@@ -67,6 +67,12 @@ void FileDescriptor::reset(int fd) noexcept {
     fd_ = fd;
 }
 
+FileDescriptor FileDescriptor::duplicate() const {
+    FileDescriptor copy(fcntl(fd_, F_DUPFD_CLOEXEC, 0));
+    if (!copy.valid()) raise_system(kNoRank, "duplicating a file descriptor");
+    return copy;
+}
+
 FileDescriptor listen_unix(std::uint64_t token) {
     FileDescriptor result = open_socket(AF_UNIX);
     sockaddr_un address;
@@ -227,6 +233,10 @@ void Channel::receive(void* data, std::size_t bytes, std::uint64_t deadline_ns,
         position += received;
         bytes -= static_cast<std::size_t>(received);
     }
+}
+
+bool Channel::peek(void* data, std::size_t bytes) const noexcept {
+    return recv(socket_.get(), data, bytes, MSG_PEEK | MSG_DONTWAIT) == static_cast<ssize_t>(bytes);
 }
 
 bool Channel::at_end() const noexcept {

@@ -21,6 +21,8 @@ class FileDescriptor {
         if (this != &other) reset(other.release());
         return *this;
     }
+    /// Another descriptor of the same object; raises Error(system).
+    FileDescriptor duplicate() const;
     int get() const noexcept { return fd_; }
     bool valid() const noexcept { return fd_ >= 0; }
     int release() noexcept {
@@ -63,6 +65,8 @@ class Channel {
     /// `fd`, if not null, gets the descriptor that came along, or an empty one.
     void receive(void* data, std::size_t bytes, std::uint64_t deadline_ns,
                  FileDescriptor* fd = nullptr);
+    /// Copies the next bytes without taking them; false if not so many are here yet.
+    bool peek(void* data, std::size_t bytes) const noexcept;
     /// True once the other end is closed and everything it sent has been received.
     bool at_end() const noexcept;
 

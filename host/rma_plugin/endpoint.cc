@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <string>
@@ -47,6 +48,8 @@ void check_range(const RegionRange& range, std::uint64_t bytes, std::uint64_t re
 Listener::Listener() : handle_(describe_process()) {
     handle_.listen_token = make_token();
     unix_socket_ = listen_unix(handle_.listen_token);
+    handle_.tcp_address = interface_address(env_text(EnvVar::rma_interface));
+    tcp_socket_ = listen_tcp(handle_.tcp_address, &handle_.tcp_port);
 }
 
 Endpoint::Endpoint(std::span<const WireHandle> handles, int rank, const Listener& listener)
@@ -56,6 +59,10 @@ Endpoint::Endpoint(std::span<const WireHandle> handles, int rank, const Listener
       tag_(next_tag()) {
     connect_links(handles, listener);
     log_engines();
+    if (env_is_set(EnvVar::rma_fault)) {
+        const FaultPlan plan = read_fault_plan(env_text(EnvVar::rma_fault));
+        carrier_->inject_faults(plan, static_cast<std::uint64_t>(env_int(EnvVar::rma_fault_seed)));
+    }
 }
 
 Endpoint::~Endpoint() {
@@ -86,54 +93,75 @@ void Endpoint::connect_links(std::span<const WireHandle> handles, const Listener
         if (engines[index] != EngineKind::loopback) continue;
         links[index] = std::make_unique<LoopbackLink>(group, rank_, peer);
     }
-    connect_ipc(handles, listener, engines, &links);
+    connect_sockets(EngineKind::ipc, handles, listener, engines, &links);
+    if (std::find(engines.begin(), engines.end(), EngineKind::ucx) != engines.end()) {
+        ucx_ = make_ucx_engine(rank_);
+        connect_sockets(EngineKind::ucx, handles, listener, engines, &links);
+    }
     carrier_ = std::make_unique<Carrier>(rank_, std::move(links));
     carrier_->reserve(kSpareRequests);
 }
 
-void Endpoint::connect_ipc(std::span<const WireHandle> handles, const Listener& listener,
-                           const std::vector<EngineKind>& engines,
-                           std::vector<std::unique_ptr<Link>>* links) {
+std::unique_ptr<Link> Endpoint::make_socket_link(EngineKind kind, int peer,
+                                                 const WireHandle& peer_handle,
+                                                 FileDescriptor socket, FileDescriptor rings,
+                                                 std::uint64_t deadline_ns) {
+    Channel channel(std::move(socket), rank_, peer);
+    if (kind == EngineKind::ucx) return ucx_->make_link(peer, std::move(channel), deadline_ns);
+    return std::make_unique<IpcLink>(rank_, peer, std::move(channel),
+                                     std::make_unique<SharedRings>(std::move(rings)), peer_handle);
+}
+
+void Endpoint::connect_sockets(EngineKind kind, std::span<const WireHandle> handles,
+                               const Listener& listener, const std::vector<EngineKind>& engines,
+                               std::vector<std::unique_ptr<Link>>* links) {
     const std::uint64_t deadline_ns = now_ns() + timeout_ns_;
     const std::uint64_t group = group_id(handles);
+    const bool is_ipc = kind == EngineKind::ipc;
+    std::vector<FileDescriptor> sockets(handles.size());
+    std::vector<FileDescriptor> rings(handles.size());
+    const auto missing_peer = [&](int peer) {
+        const auto index = static_cast<std::size_t>(peer);
+        return engines[index] == kind && !sockets[index].valid();
+    };
     // Connecting needs nobody to accept, so all may connect to the lower ranks first.
     for (int peer = 0; peer < rank_; ++peer) {
+        if (!missing_peer(peer)) continue;
         const auto index = static_cast<std::size_t>(peer);
-        if (engines[index] != EngineKind::ipc) continue;
-        Channel channel(connect_unix(handles[index].listen_token), rank_, peer);
-        auto rings = std::make_unique<SharedRings>(FileDescriptor());
+        const WireHandle& handle = handles[index];
+        sockets[index] = is_ipc ? connect_unix(handle.listen_token)
+                                : connect_tcp(handle.tcp_address, handle.tcp_port, deadline_ns);
+        if (is_ipc) rings[index] = create_ring_memory();
         const Hello hello{group, rank_, 0};
-        channel.send(&hello, sizeof(hello), rings->fd());
-        (*links)[index] = std::make_unique<IpcLink>(rank_, peer, std::move(channel),
-                                                    std::move(rings), handles[index]);
+        Channel(sockets[index].duplicate(), rank_, peer)
+            .send(&hello, sizeof(hello), rings[index].get());
     }
     for (;;) {
         std::string missing;
         for (int peer = rank_ + 1; peer < size_; ++peer) {
-            const auto index = static_cast<std::size_t>(peer);
-            if (engines[index] == EngineKind::ipc && (*links)[index] == nullptr) {
-                missing += fmt::format(" {}", peer);
-            }
+            if (missing_peer(peer)) missing += fmt::format(" {}", peer);
         }
-        if (missing.empty()) return;
-        auto socket = accept_until(listener.unix_socket(), deadline_ns);
+        if (missing.empty()) break;
+        auto socket =
+            accept_until(is_ipc ? listener.unix_socket() : listener.tcp_socket(), deadline_ns);
         if (!socket) {
             raise(ErrorCode::timeout, rank_, "ranks that did not connect in {} ms:{}",
                   timeout_ns_ / kNsPerMs, missing);
         }
-        Channel channel(std::move(*socket), rank_, -1);
         Hello hello;
         FileDescriptor fd;
-        channel.receive(&hello, sizeof(hello), deadline_ns, &fd);
-        const auto index = static_cast<std::size_t>(hello.rank);
+        Channel(socket->duplicate(), rank_, -1).receive(&hello, sizeof(hello), deadline_ns, &fd);
         const bool expected = hello.group == group && hello.rank > rank_ && hello.rank < size_ &&
-                              engines[index] == EngineKind::ipc && (*links)[index] == nullptr &&
-                              fd.valid();
+                              missing_peer(hello.rank) && fd.valid() == is_ipc;
         if (!expected) continue;  // a stranger; its end will time out
-        channel.set_peer(hello.rank);
-        (*links)[index] =
-            std::make_unique<IpcLink>(rank_, hello.rank, std::move(channel),
-                                      std::make_unique<SharedRings>(std::move(fd)), handles[index]);
+        sockets[static_cast<std::size_t>(hello.rank)] = std::move(*socket);
+        rings[static_cast<std::size_t>(hello.rank)] = std::move(fd);
+    }
+    // From here on both ends of each pair talk.
+    for (std::size_t i = 0; i < handles.size(); ++i) {
+        if (!sockets[i].valid()) continue;
+        (*links)[i] = make_socket_link(kind, static_cast<int>(i), handles[i], std::move(sockets[i]),
+                                       std::move(rings[i]), deadline_ns);
     }
 }
 
@@ -298,11 +326,12 @@ const RemoteRegion& Endpoint::remote_region(const RegionRange& range, std::uint6
     return remote;
 }
 
-RequestId Endpoint::put(const RegionRange& source, std::size_t bytes, const RegionRange& target,
-                        std::uint32_t peer, const SignalUpdate* signal) {
+RequestId Endpoint::put(int context, const RegionRange& source, std::size_t bytes,
+                        const RegionRange& target, std::uint32_t peer, const SignalUpdate* signal) {
     const std::lock_guard lock(mutex_);
     check_peer(peer);
     Operation operation;
+    operation.context = context;
     operation.bytes = bytes;
     if (bytes > 0) {
         operation.source = local_place(source, bytes, "put source");
@@ -327,11 +356,12 @@ RequestId Endpoint::put(const RegionRange& source, std::size_t bytes, const Regi
     return carrier_->submit(static_cast<int>(peer), operation);
 }
 
-RequestId Endpoint::get(const RegionRange& remote_range, std::size_t bytes,
+RequestId Endpoint::get(int context, const RegionRange& remote_range, std::size_t bytes,
                         const RegionRange& local, std::uint32_t peer) {
     const std::lock_guard lock(mutex_);
     check_peer(peer);
     Operation operation;
+    operation.context = context;
     operation.bytes = bytes;
     if (bytes == 0) return carrier_->submit(static_cast<int>(peer), operation);
     operation.target = local_place(local, bytes, "get target");

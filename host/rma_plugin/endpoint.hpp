@@ -13,6 +13,7 @@
 #include "host/rma_plugin/carrier.hpp"
 #include "host/rma_plugin/channel.hpp"
 #include "host/rma_plugin/handle.hpp"
+#include "host/rma_plugin/ucx_engine.hpp"
 
 namespace gimlet::rma {
 
@@ -26,10 +27,12 @@ class Listener {
     Listener();
     const WireHandle& handle() const noexcept { return handle_; }
     const FileDescriptor& unix_socket() const noexcept { return unix_socket_; }
+    const FileDescriptor& tcp_socket() const noexcept { return tcp_socket_; }
 
   private:
     WireHandle handle_;
     FileDescriptor unix_socket_;
+    FileDescriptor tcp_socket_;
 };
 
 /// A range of registered memory, as NCCL names it.
@@ -65,10 +68,10 @@ class Endpoint {
     /// Local. Makes room for the requests of `context_count` more contexts.
     void add_contexts(int context_count);
 
-    RequestId put(const RegionRange& source, std::size_t bytes, const RegionRange& target,
-                  std::uint32_t peer, const SignalUpdate* signal);
-    RequestId get(const RegionRange& remote, std::size_t bytes, const RegionRange& local,
-                  std::uint32_t peer);
+    RequestId put(int context, const RegionRange& source, std::size_t bytes,
+                  const RegionRange& target, std::uint32_t peer, const SignalUpdate* signal);
+    RequestId get(int context, const RegionRange& remote, std::size_t bytes,
+                  const RegionRange& local, std::uint32_t peer);
     bool test(RequestId request);
     void progress();
     bool has_error() const noexcept { return carrier_->has_error(); }
@@ -77,9 +80,13 @@ class Endpoint {
 
   private:
     void connect_links(std::span<const WireHandle> handles, const Listener& listener);
-    void connect_ipc(std::span<const WireHandle> handles, const Listener& listener,
-                     const std::vector<EngineKind>& engines,
-                     std::vector<std::unique_ptr<Link>>* links);
+    /// Links of one engine to all its peers, over sockets of `listener`.
+    void connect_sockets(EngineKind kind, std::span<const WireHandle> handles,
+                         const Listener& listener, const std::vector<EngineKind>& engines,
+                         std::vector<std::unique_ptr<Link>>* links);
+    std::unique_ptr<Link> make_socket_link(EngineKind kind, int peer, const WireHandle& peer_handle,
+                                           FileDescriptor socket, FileDescriptor rings,
+                                           std::uint64_t deadline_ns);
     void log_engines() const;
 
     std::unique_ptr<LocalRegion> describe(void* data, std::size_t bytes, MemoryKind kind,
@@ -102,6 +109,7 @@ class Endpoint {
     mutable std::mutex mutex_;
     std::unique_ptr<Gpu> gpu_;
     std::vector<std::unique_ptr<LocalRegion>> regions_;  ///< by sequence number
+    std::shared_ptr<UcxEngine> ucx_;
     std::unique_ptr<Carrier> carrier_;
 };
 

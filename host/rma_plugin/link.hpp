@@ -61,6 +61,9 @@ class Link {
     virtual void say_goodbye() = 0;
 };
 
+/// Raises Error if a peer's announcement is not that of this registration.
+void check_record(const RegionRecord& record, std::uint64_t sequence, int rank, int peer);
+
 /// Nanoseconds of the monotonic clock.
 std::uint64_t now_ns() noexcept;
 

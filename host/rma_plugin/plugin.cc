@@ -123,7 +123,7 @@ Result init(void** context, std::uint64_t comm_id, abi::Logger logger) {
         required(context, "context") =
             sessions().insert(std::make_unique<Session>(Session{comm_id}));
         log(LogLevel::info, kNoRank, "rma: plugin of gimlet {} for communicator {:#x}",
-            GIMLET_VERSION_TEXT, comm_id);
+            GIMLET_RMA_VERSION, comm_id);
     });
 }
 
@@ -290,7 +290,7 @@ Result put(void* rma_context, int context, std::uint64_t source_offset, void* so
     return guarded([&] {
         void** const result = &required(request, "request");
         const RequestId id = find_context(rma_context, context)
-                                 .endpoint->put({handle_of(source), source_offset}, bytes,
+                                 .endpoint->put(context, {handle_of(source), source_offset}, bytes,
                                                 {handle_of(target), target_offset}, rank, nullptr);
         *result = reinterpret_cast<void*>(id);
     });
@@ -309,7 +309,7 @@ Result put_signal_v14(void* rma_context, int context, std::uint64_t source_offse
         const SignalUpdate update{{handle_of(signal), signal_offset},
                                   signal_op == abi::kSignalIncrement ? 1 : signal_value};
         const RequestId id = find_context(rma_context, context)
-                                 .endpoint->put({handle_of(source), source_offset}, bytes,
+                                 .endpoint->put(context, {handle_of(source), source_offset}, bytes,
                                                 {handle_of(target), target_offset}, rank, &update);
         *result = reinterpret_cast<void*>(id);
     });
@@ -330,7 +330,7 @@ Result get(void* rma_context, int context, std::uint64_t remote_offset, void* re
     return guarded([&] {
         void** const result = &required(request, "request");
         const RequestId id = find_context(rma_context, context)
-                                 .endpoint->get({handle_of(remote), remote_offset}, bytes,
+                                 .endpoint->get(context, {handle_of(remote), remote_offset}, bytes,
                                                 {handle_of(local), local_offset}, rank);
         *result = reinterpret_cast<void*>(id);
     });

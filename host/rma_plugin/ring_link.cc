@@ -42,6 +42,8 @@ GroupRegistry& group_registry() {
     return *registry;
 }
 
+}  // namespace
+
 void check_record(const RegionRecord& record, std::uint64_t sequence, int rank, int peer) {
     if (record.failed != 0) {
         raise(ErrorCode::peer_failed, rank, "rank {} could not register its memory (region {})",
@@ -54,8 +56,6 @@ void check_record(const RegionRecord& record, std::uint64_t sequence, int rank, 
               peer, record.sequence, sequence);
     }
 }
-
-}  // namespace
 
 bool RingLink::try_send_after(GpuStream& stream, const Message& message) {
     if (!gpu_ring_) return false;
@@ -155,16 +155,17 @@ RemoteRegion LoopbackLink::await_region(std::uint64_t sequence, Gpu* gpu,
     return region;
 }
 
-SharedRings::SharedRings(FileDescriptor fd) : fd_(std::move(fd)) {
-    if (!fd_.valid()) {
-        fd_.reset(memfd_create("gimlet-rma", MFD_CLOEXEC));
-        if (!fd_.valid() || ftruncate(fd_.get(), 2 * sizeof(RingMemory)) != 0) {
-            raise(ErrorCode::system, kNoRank, "creating shared memory of {} B failed: {}",
-                  2 * sizeof(RingMemory), std::strerror(errno));
-        }
+FileDescriptor create_ring_memory() {
+    FileDescriptor fd(memfd_create("gimlet-rma", MFD_CLOEXEC));
+    if (!fd.valid() || ftruncate(fd.get(), 2 * sizeof(RingMemory)) != 0) {
+        raise(ErrorCode::system, kNoRank, "creating shared memory of {} B failed: {}",
+              2 * sizeof(RingMemory), std::strerror(errno));
     }
-    memory_ = map_rings(fd_.get(), 2);
+    return fd;
 }
+
+SharedRings::SharedRings(FileDescriptor fd)
+    : fd_(std::move(fd)), memory_(map_rings(fd_.get(), 2)) {}
 
 SharedRings::~SharedRings() {
     (void)munmap(memory_, 2 * sizeof(RingMemory));

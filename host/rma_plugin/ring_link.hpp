@@ -82,17 +82,19 @@ class LoopbackLink final : public RingLink {
     std::shared_ptr<LocalGroup> group_;
 };
 
+/// Memory for the two rings of a pair, to be given to the peer.
+FileDescriptor create_ring_memory();
+
 /// Two rings in memory that both processes have mapped.
 class SharedRings {
   public:
-    /// `fd` invalid: creates the memory. Takes the descriptor.
+    /// Takes the descriptor.
     explicit SharedRings(FileDescriptor fd);
     ~SharedRings();
     SharedRings(const SharedRings&) = delete;
     SharedRings& operator=(const SharedRings&) = delete;
 
     RingMemory* ring(int index) const noexcept { return memory_ + index; }
-    int fd() const noexcept { return fd_.get(); }
 
   private:
     FileDescriptor fd_;

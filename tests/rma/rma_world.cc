@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
@@ -68,11 +69,13 @@ void record_failure(SharedWorld* shared, int rank, const char* text) {
 
 void run_rank(SharedWorld* shared, int rank, int size,
               const std::function<void(RankWorld&)>& body) {
+    RankWorld world(shared, rank, size);
     try {
-        RankWorld world(shared, rank, size);
         body(world);
     } catch (const std::exception& error) {
         record_failure(shared, rank, error.what());
+        // Peers still write, and memory is left to them: no orderly end after a failure.
+        world.context = world.endpoint = world.session = nullptr;
     }
 }
 
@@ -221,6 +224,7 @@ Memory::Memory(std::size_t bytes, MemoryPlace place, bool exportable)
 }
 
 Memory::~Memory() {
+    if (std::uncaught_exceptions() > 0) return;  // peers may still write into it
     if (place_ == MemoryPlace::host) {
         std::free(data_);
         return;

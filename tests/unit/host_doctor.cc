@@ -146,6 +146,40 @@ TEST_CASE("doctor: GIN backend, and why there is none", "[host][doctor]") {
     CHECK_THAT(find(rail, Severity::warning, "gin")->cure, contains_text("NCCL_CROSS_NIC"));
 }
 
+TEST_CASE("doctor: the RMA plugin that NCCL would load", "[host][doctor]") {
+    DoctorFacts silent = healthy_facts();
+    diagnose(&silent);
+    CHECK(silent.findings.empty());
+
+    DoctorFacts missing = healthy_facts();
+    missing.environment.rma_plugin = "libnccl-rma-nowhere.so";
+    missing.rma_plugin = probe_rma_plugin(missing.environment.rma_plugin);
+    CHECK(missing.rma_plugin.path.empty());
+    diagnose(&missing);
+    REQUIRE(find(missing, Severity::warning, "rma plugin") != nullptr);
+    CHECK_THAT(find(missing, Severity::warning, "rma plugin")->text,
+               contains_text("libnccl-rma-nowhere.so"));
+    CHECK_THAT(find(missing, Severity::warning, "rma plugin")->cure, contains_text("absolute"));
+
+    DoctorFacts other = healthy_facts();
+    other.environment.rma_plugin = "nowhere,libc.so.6";  // a library, but no plugin
+    other.rma_plugin = probe_rma_plugin(other.environment.rma_plugin);
+    CHECK_THAT(other.rma_plugin.path, contains_text("libc.so.6"));
+    diagnose(&other);
+    REQUIRE(find(other, Severity::warning, "rma plugin") != nullptr);
+    CHECK_THAT(find(other, Severity::warning, "rma plugin")->text, contains_text("exports neither"));
+
+    DoctorFacts ours = healthy_facts();
+    ours.environment.rma_plugin = "libnccl-rma-gimlet.so";
+    ours.environment.rma_engine = "ipc";
+    ours.rma_plugin = {"libnccl-rma-gimlet.so", "/x/libnccl-rma-gimlet.so", "gimlet", 14, ""};
+    diagnose(&ours);
+    REQUIRE(find(ours, Severity::note, "rma plugin") != nullptr);
+    CHECK_THAT(find(ours, Severity::note, "rma plugin")->text, contains_text("forces ipc"));
+    CHECK_THAT(find(ours, Severity::note, "rma plugin")->text, contains_text("version 14"));
+    CHECK(ours.healthy());
+}
+
 TEST_CASE("doctor: facts of this machine can be collected without a GPU", "[host][doctor]") {
     const LogCapture quiet;
     const DoctorFacts facts = collect_doctor_facts();
