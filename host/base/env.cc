@@ -41,12 +41,17 @@ constexpr std::array kTable = {
              "Forces how the RMA plugin reaches other ranks; equal on all ranks."},
     EnvEntry{EnvVar::rma_timeout_ms, "GIMLET_RMA_TIMEOUT_MS", EnvType::integer, "60000", 1, kDayMs,
              "", "Deadline of the RMA plugin for connecting and registering, in milliseconds."},
+    EnvEntry{
+        EnvVar::rma_gpu, "GIMLET_RMA_GPU", EnvType::text, "", 0, 0, "",
+        "How the RMA plugin uses the GPU, words separated by commas: own or primary (context), "
+        "batch or plain (copies), copy or write (signals); empty: own,batch,copy."},
     EnvEntry{EnvVar::rma_cuda_library, "GIMLET_RMA_CUDA_LIBRARY", EnvType::text, "libcuda.so.1", 0,
              0, "", "CUDA driver that the RMA plugin loads: name or path."},
     EnvEntry{EnvVar::rma_ucx_library, "GIMLET_RMA_UCX_LIBRARY", EnvType::text, "libucp.so.0", 0, 0,
              "", "UCX that the RMA plugin loads for ranks of other hosts: name or path."},
-    EnvEntry{EnvVar::rma_interface, "GIMLET_RMA_INTERFACE", EnvType::text, "", 0, 0, "",
-             "Network interface at which the RMA plugin's ranks meet across hosts; empty: the first."},
+    EnvEntry{
+        EnvVar::rma_interface, "GIMLET_RMA_INTERFACE", EnvType::text, "", 0, 0, "",
+        "Network interface at which the RMA plugin's ranks meet across hosts; empty: the first."},
     EnvEntry{EnvVar::rma_fault, "GIMLET_RMA_FAULT", EnvType::text, "", 0, 0, "",
              "Fault plan (JSON file, as for gimlet sim) that the RMA plugin carries out."},
     EnvEntry{EnvVar::rma_fault_seed, "GIMLET_RMA_FAULT_SEED", EnvType::integer, "1", 0, INT64_MAX,

@@ -135,9 +135,10 @@ void diagnose_rma_plugin(DoctorFacts* facts) {
                                    plugin.name, plugin.table_version);
     if (plugin.ours()) {
         const std::string& forced = facts->environment.rma_engine;
-        text += forced.empty() || forced == "auto"
-                    ? "; it chooses loopback for ranks of one process, ipc for processes of one host"
-                    : fmt::format("; GIMLET_RMA_ENGINE forces {}", forced);
+        text +=
+            forced.empty() || forced == "auto"
+                ? "; it chooses loopback for ranks of one process, ipc for processes of one host"
+                : fmt::format("; GIMLET_RMA_ENGINE forces {}", forced);
     }
     facts->findings.push_back({Severity::note, "rma plugin", text, ""});
 }

@@ -20,6 +20,7 @@ constexpr std::uint32_t kCallsPerClock = 64;  // the clock is read once in so ma
 constexpr std::uint64_t kCheckPeriodNs = 20 * 1000 * 1000;
 constexpr unsigned kIndexBits = 24;
 constexpr std::size_t kMaxRequests = std::size_t{1} << kIndexBits;
+constexpr std::size_t kMaxAnnouncements = 1024;
 constexpr std::size_t kMaxPassable = 64;
 constexpr std::size_t kWordBytes = sizeof(std::uint64_t);
 
@@ -52,12 +53,10 @@ void Carrier::reserve(std::size_t requests) {
     free_requests_.reserve(total);
     for (auto i = static_cast<std::uint32_t>(total); i > first; --i)
         free_requests_.push_back(i - 1);
-    for (Peer& peer : peers_) peer.waiting.reserve(total + kMaxRemoteGets);
-}
-
-void Carrier::attach_gpu(Gpu* gpu) {
-    gpu_ = gpu;
-    for (Peer& peer : peers_) peer.link->attach_gpu(*gpu);
+    for (Peer& peer : peers_) {
+        peer.waiting.reserve(total + kMaxRemoteGets);
+        peer.announcements.reserve(kMaxAnnouncements);
+    }
 }
 
 RequestId Carrier::new_request(int peer) {
@@ -103,6 +102,7 @@ void Carrier::fail_peer(int peer_rank, const std::string& what) {
         engine_name(peer.link->kind()), what);
     while (!peer.waiting.empty()) peer.waiting.pop();
     peer.passable.clear();
+    while (!peer.announcements.empty()) peer.announcements.pop();
     for (Request& request : requests_) {
         if (request.peer == peer_rank && request.state == RequestState::waiting) {
             request.state = RequestState::failed;
@@ -172,7 +172,10 @@ bool Carrier::test(RequestId id) {
 
 void Carrier::progress() {
     if (faults_ && !faults_->may_progress(now_ns())) return;
-    if (gpu_ != nullptr) gpu_->make_current();
+    if (gpu_ != nullptr) {
+        gpu_->make_current();
+        gpu_->poll_all();
+    }
     for (Peer& peer : peers_) peer.link->poll(*this, kMessagesPerPoll);
     (void)flush_signal_write();
     for (std::size_t i = 0; i < peers_.size(); ++i) advance_waiting(static_cast<int>(i));
@@ -189,7 +192,7 @@ bool Carrier::drain(std::uint64_t deadline_ns) {
         if (faults_ && faults_->has_stopped()) return true;
         progress();
         const bool idle = std::all_of(peers_.begin(), peers_.end(), [](Peer& peer) {
-            return (peer.waiting.empty() && peer.passable.empty()) ||
+            return (peer.waiting.empty() && peer.passable.empty() && peer.announcements.empty()) ||
                    peer.link->peer_state() != PeerState::alive;
         });
         if (idle && (gpu_ == nullptr || gpu_->idle())) return true;
@@ -276,6 +279,7 @@ bool Carrier::start_passable(int peer_rank, bool at_once) {
 
 void Carrier::advance_waiting(int peer_rank) {
     Peer& peer = peers_[static_cast<std::size_t>(peer_rank)];
+    (void)send_announcements(peer_rank);
     if (faults_) (void)start_passable(peer_rank, false);
     while (!peer.waiting.empty() && may_start(peer_rank, peer.waiting.front()) &&
            try_advance(peer_rank, peer.waiting.front())) {
@@ -317,7 +321,7 @@ bool Carrier::move_data(int peer_rank, Operation& operation) {
         message.offset = operation.target_offset;
         message.bytes = operation.bytes;
         message.id = operation.request;
-        if (!peer.link->try_send(message, nullptr)) return false;
+        if (!send_announcements(peer_rank) || !peer.link->try_send(message, nullptr)) return false;
         ++peer.remote_gets;
         return true;
     }
@@ -447,7 +451,8 @@ bool Carrier::send_part(int peer, const Operation& operation, const void* data, 
     message.bytes = bytes;
     message.id = operation.id;
     message.payload_bytes = static_cast<std::uint32_t>(bytes);
-    return peers_[static_cast<std::size_t>(peer)].link->try_send(message, data);
+    return send_announcements(peer) &&
+           peers_[static_cast<std::size_t>(peer)].link->try_send(message, data);
 }
 
 bool Carrier::send_signal(int peer_rank, const Operation& operation) {
@@ -457,15 +462,29 @@ bool Carrier::send_signal(int peer_rank, const Operation& operation) {
     message.region = operation.signal_region;
     message.offset = operation.signal_offset;
     message.value = operation.signal_value;
-    if (gpu_ != nullptr && peer.last_ticket != 0) {
+    const bool copies_run = gpu_ != nullptr && !gpu_->copy_stream(peer_rank).done(peer.last_ticket);
+    if (!copies_run && peer.announcements.empty()) return peer.link->try_send(message, nullptr);
+    if (peer.announcements.full()) return false;
+    // Later copies need not wait until it is sent.
+    peer.announcements.push({peer.last_ticket, message});
+    gpu_->copy_stream(peer_rank).mark();
+    return true;
+}
+
+/// Sends the signals whose copies are done. True if none is left.
+bool Carrier::send_announcements(int peer_rank) {
+    Peer& peer = peers_[static_cast<std::size_t>(peer_rank)];
+    while (!peer.announcements.empty()) {
+        const Announcement& next = peer.announcements.front();
         GpuStream& stream = gpu_->copy_stream(peer_rank);
-        if (!stream.done(peer.last_ticket)) {
-            if (peer.link->can_send_after()) return peer.link->try_send_after(stream, message);
+        if (!stream.done(next.ticket)) {
             stream.mark();
             return false;
         }
+        if (!peer.link->try_send(next.message, nullptr)) return false;
+        peer.announcements.pop();
     }
-    return peer.link->try_send(message, nullptr);
+    return true;
 }
 
 void Carrier::finish(int peer, const Operation& operation) {
@@ -527,7 +546,7 @@ bool Carrier::on_message(int peer, const Message& message, const unsigned char* 
 bool Carrier::flush_signal_write() {
     if (signal_write_.region == nullptr) return true;
     const LocalRegion& region = *signal_write_.region;
-    const bool written = gpu_->delivery_stream().try_write64(
+    const bool written = gpu_->delivery_stream().try_write_word(
         region.record.address + signal_write_.word * kWordBytes, region.totals[signal_write_.word]);
     if (written) signal_write_.region = nullptr;
     return written;
@@ -589,7 +608,8 @@ bool Carrier::update_word(int peer, LocalRegion& region, const Message& message)
     }
     std::uint64_t value = 0;
     std::memcpy(&value, gpu_->staging(word_update_.staging), kWordBytes);
-    if (!stream.try_write64(address, value + message.value)) return false;
+    value += message.value;
+    if (!stream.try_write_word(address, value)) return false;
     gpu_->release_staging(word_update_.staging, stream, word_update_.ticket);
     word_update_ = {};
     return true;
@@ -626,7 +646,7 @@ bool Carrier::answer_get(int peer_rank, const Message& message) {
         Message refusal;
         refusal.type = MessageType::get_refused;
         refusal.id = message.id;
-        return peer.link->try_send(refusal, nullptr);
+        return send_announcements(peer_rank) && peer.link->try_send(refusal, nullptr);
     }
     if (peer.waiting.full()) return false;
     Operation reply;

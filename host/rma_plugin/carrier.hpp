@@ -86,7 +86,7 @@ class Carrier final : public MessageSink {
 
     /// Room for this many more requests, and operations waiting for each peer.
     void reserve(std::size_t requests);
-    void attach_gpu(Gpu* gpu);
+    void attach_gpu(Gpu* gpu) { gpu_ = gpu; }
     /// From now on the plan is carried out. Before the first operation.
     void inject_faults(const FaultPlan& plan, std::uint64_t seed);
 
@@ -120,8 +120,14 @@ class Carrier final : public MessageSink {
     bool on_message(int peer, const Message& message, const unsigned char* payload) override;
 
   private:
+    /// A signal that is sent once the copies before it are done.
+    struct Announcement {
+        std::uint64_t ticket = 0;
+        Message message;
+    };
     struct Peer {
         std::unique_ptr<Link> link;
+        FixedQueue<Announcement> announcements;
         FixedQueue<Operation> waiting;
         std::vector<Operation>
             passable;                   ///< puts that later ones may pass; only under a fault plan
@@ -173,6 +179,7 @@ class Carrier final : public MessageSink {
     void move_host_to_host(int peer, Operation& operation);
     bool send_part(int peer, const Operation& operation, const void* data, std::size_t bytes);
     bool send_signal(int peer, const Operation& operation);
+    bool send_announcements(int peer);
     void finish(int peer, const Operation& operation);
     const unsigned char* host_source(const Operation& operation) const noexcept;
 

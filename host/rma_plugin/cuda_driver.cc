@@ -25,9 +25,6 @@ void find(void* library, const char* name, Function* function) {
 void find_memory(void* library, CudaDriver* driver) {
     find(library, "cuMemHostAlloc", &driver->host_alloc);
     find(library, "cuMemFreeHost", &driver->host_free);
-    find(library, "cuMemHostRegister_v2", &driver->host_register);
-    find(library, "cuMemHostUnregister", &driver->host_unregister);
-    find(library, "cuMemHostGetDevicePointer_v2", &driver->host_device_pointer);
     find(library, "cuPointerGetAttribute", &driver->pointer_get_attribute);
     find(library, "cuMemGetAddressRange_v2", &driver->address_range);
     find(library, "cuMemRetainAllocationHandle", &driver->retain_allocation);
@@ -55,16 +52,24 @@ CudaDriver load() {
     CudaDriver driver{};
     find(library, "cuInit", &driver.init);
     find(library, "cuGetErrorString", &driver.get_error_string);
-    find(library, "cuDeviceGetAttribute", &driver.device_get_attribute);
     find(library, "cuDevicePrimaryCtxRetain", &driver.primary_context_retain);
     find(library, "cuDevicePrimaryCtxRelease_v2", &driver.primary_context_release);
     find(library, "cuCtxGetCurrent", &driver.context_get_current);
     find(library, "cuCtxSetCurrent", &driver.context_set_current);
+    find(library, "cuCtxCreate_v2", &driver.context_create);
+    find(library, "cuCtxDestroy_v2", &driver.context_destroy);
+    find(library, "cuCtxPopCurrent_v2", &driver.context_pop);
     find(library, "cuCtxGetStreamPriorityRange", &driver.context_stream_priority_range);
     find(library, "cuStreamCreateWithPriority", &driver.stream_create);
     find(library, "cuStreamDestroy_v2", &driver.stream_destroy);
+    find(library, "cuEventCreate", &driver.event_create);
+    find(library, "cuEventDestroy_v2", &driver.event_destroy);
+    find(library, "cuEventRecord", &driver.event_record);
+    find(library, "cuEventQuery", &driver.event_query);
     find(library, "cuStreamWriteValue64_v2", &driver.stream_write64);
     find(library, "cuMemcpyAsync", &driver.copy_async);
+    driver.copy_batch_async = reinterpret_cast<decltype(driver.copy_batch_async)>(
+        dlsym(library, "cuMemcpyBatchAsync_v2"));
     find_memory(library, &driver);
     if (const cu::Result result = driver.init(0); result != cu::kSuccess) {
         raise(ErrorCode::cuda, kNoRank, "cuInit failed with {}", result);

@@ -17,14 +17,16 @@ struct ContextObject;
 using Context = ContextObject*;
 struct StreamObject;
 using Stream = StreamObject*;
+struct EventObject;
+using Event = EventObject*;
 
 inline constexpr Result kSuccess = 0;
+inline constexpr Result kNotReady = 600;
+inline constexpr unsigned kEventNoTiming = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;
-inline constexpr unsigned kHostPortable = 1;
 inline constexpr unsigned kHostDeviceMap = 2;
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
 inline constexpr int kHandlePosixFd = 1;
-inline constexpr int kAttributeCanUse64BitStreamMemOps = 122;
 inline constexpr int kPointerDeviceOrdinal = 9;
 
 struct MemoryLocation {
@@ -35,21 +37,29 @@ struct AccessDescription {
     MemoryLocation location;
     int flags;  ///< 3 = read and write
 };
+struct CopyAttributes {
+    int source_order;  ///< 1 = in stream order
+    MemoryLocation source_hint;
+    MemoryLocation target_hint;
+    unsigned flags;  ///< 1 = rather by a copy engine than by multiprocessors
+};
 struct IpcHandle {
     char data[64];
 };
 
 }  // namespace cu
 
-/// Entry points of libcuda.so.1, all present.
+/// Entry points of libcuda.so.1, all present unless it says otherwise.
 struct CudaDriver {
     cu::Result (*init)(unsigned flags);
     cu::Result (*get_error_string)(cu::Result, const char** text);
-    cu::Result (*device_get_attribute)(int* value, int attribute, int device);
     cu::Result (*primary_context_retain)(cu::Context*, int device);
     cu::Result (*primary_context_release)(int device);
     cu::Result (*context_get_current)(cu::Context*);
     cu::Result (*context_set_current)(cu::Context);
+    cu::Result (*context_create)(cu::Context*, unsigned flags, int device);
+    cu::Result (*context_destroy)(cu::Context);
+    cu::Result (*context_pop)(cu::Context*);
     cu::Result (*context_stream_priority_range)(int* least, int* greatest);
     cu::Result (*stream_create)(cu::Stream*, unsigned flags, int priority);
     cu::Result (*stream_destroy)(cu::Stream);
@@ -57,11 +67,17 @@ struct CudaDriver {
                                  unsigned flags);
     cu::Result (*copy_async)(cu::DevicePointer target, cu::DevicePointer source, std::size_t bytes,
                              cu::Stream);
+    /// The copies of one call are in no order. Null before CUDA 13.
+    cu::Result (*copy_batch_async)(cu::DevicePointer* targets, cu::DevicePointer* sources,
+                                   std::size_t* bytes, std::size_t count,
+                                   cu::CopyAttributes* attributes, std::size_t* attribute_starts,
+                                   std::size_t attribute_count, cu::Stream);
+    cu::Result (*event_create)(cu::Event*, unsigned flags);
+    cu::Result (*event_destroy)(cu::Event);
+    cu::Result (*event_record)(cu::Event, cu::Stream);
+    cu::Result (*event_query)(cu::Event);
     cu::Result (*host_alloc)(void**, std::size_t bytes, unsigned flags);
     cu::Result (*host_free)(void*);
-    cu::Result (*host_register)(void*, std::size_t bytes, unsigned flags);
-    cu::Result (*host_unregister)(void*);
-    cu::Result (*host_device_pointer)(cu::DevicePointer*, void*, unsigned flags);
     cu::Result (*pointer_get_attribute)(void* value, int attribute, cu::DevicePointer);
     cu::Result (*address_range)(cu::DevicePointer* base, std::size_t* bytes, cu::DevicePointer);
     cu::Result (*retain_allocation)(cu::Allocation*, void* address);

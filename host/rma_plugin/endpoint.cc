@@ -178,15 +178,12 @@ void Endpoint::use_gpu_of(std::uint64_t address) {
     const int device = device_of(address);
     if (gpu_ == nullptr) {
         const std::lock_guard lock(mutex_);
-        gpu_ = std::make_unique<Gpu>(device, size_);
+        const std::string choices = env_text(EnvVar::rma_gpu);
+        gpu_ = std::make_unique<Gpu>(device, size_, parse_gpu_options(choices), address);
         carrier_->attach_gpu(gpu_.get());
-        bool can_send_after = true;
-        for (int peer = 0; peer < size_; ++peer) {
-            can_send_after = can_send_after && carrier_->link(peer).can_send_after();
-        }
-        log(LogLevel::info, rank_, "rma: GPU {}, signals {}, copies announced by {}", device,
-            gpu_->has_memory_operations() ? "written by stream operations" : "copied",
-            can_send_after ? "the stream" : "the CPU");
+        log(LogLevel::info, rank_, "rma: GPU {}, {} context; {}", device,
+            gpu_->has_own_context() ? "own" : "the application's",
+            choices.empty() ? "copies and signals by copy engines" : choices);
     }
     if (gpu_->device() != device) {
         raise(ErrorCode::invalid_argument, rank_,

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <map>
+#include <mutex>
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
@@ -14,7 +16,6 @@ namespace gimlet::rma {
 
 namespace {
 
-constexpr std::size_t kFirstCellWord = 8;
 // Streams share hardware queues with the application's kernels: few are better than many.
 constexpr int kMaxCopyStreams = 4;
 constexpr std::size_t kMappingAlignment = 2u << 20;
@@ -25,77 +26,157 @@ std::uint64_t address_of(const void* pointer) {
 
 }  // namespace
 
-GpuStream::GpuStream(bool has_memory_operations) : has_memory_operations_(has_memory_operations) {
+GpuOptions parse_gpu_options(const std::string& text) {
+    GpuOptions options;
+    for (std::size_t begin = 0; begin < text.size();) {
+        const std::size_t end = std::min(text.find(',', begin), text.size());
+        const std::string word = text.substr(begin, end - begin);
+        begin = end + 1;
+        if (word == "own" || word == "primary") {
+            options.own_context = word == "own";
+        } else if (word == "batch" || word == "plain") {
+            options.batches = word == "batch";
+        } else if (word == "copy" || word == "write") {
+            options.writes_words = word == "write";
+        } else {
+            raise(ErrorCode::invalid_argument, kNoRank,
+                  "GIMLET_RMA_GPU: {} is none of own, primary, batch, plain, copy, write", word);
+        }
+    }
+    return options;
+}
+
+CopyContext::CopyContext(int device) {
     const CudaDriver& driver = cuda_driver();
-    // The highest priority: queues apart from those of the application's kernels, one of which may
-    // be spinning.
+    check_cuda(driver.context_create(&context_, 0, device), "cuCtxCreate");
+    (void)driver.context_pop(nullptr);
+}
+
+CopyContext::~CopyContext() {
+    if (context_ != nullptr) (void)cuda_driver().context_destroy(context_);
+}
+
+std::shared_ptr<CopyContext> CopyContext::share(int device) {
+    static auto* mutex = new std::mutex;  // no destructors at dlclose
+    static auto* contexts = new std::map<int, std::weak_ptr<CopyContext>>;
+    const std::lock_guard lock(*mutex);
+    std::shared_ptr<CopyContext> context = (*contexts)[device].lock();
+    if (context == nullptr) {
+        context = std::make_shared<CopyContext>(device);
+        (*contexts)[device] = context;
+    }
+    return context;
+}
+
+GpuStream::GpuStream(Order order, const GpuOptions& options)
+    : order_(order),
+      may_batch_(options.batches && cuda_driver().copy_batch_async != nullptr),
+      writes_words_(options.writes_words) {
+    const CudaDriver& driver = cuda_driver();
     int least = 0;
     int greatest = 0;
     check_cuda(driver.context_stream_priority_range(&least, &greatest),
                "cuCtxGetStreamPriorityRange");
-    const std::size_t bytes = (kFirstCellWord + kCells) * sizeof(std::uint64_t);
     void* memory = nullptr;
-    check_cuda(driver.host_alloc(&memory, bytes, cu::kHostPortable | cu::kHostDeviceMap),
+    check_cuda(driver.host_alloc(&memory, kCells * sizeof(std::uint64_t), cu::kHostDeviceMap),
                "cuMemHostAlloc");
-    pinned_ = static_cast<std::uint64_t*>(memory);
-    std::memset(pinned_, 0, bytes);
-    const cu::Result created = driver.stream_create(&stream_, cu::kStreamNonBlocking, greatest);
-    if (created != cu::kSuccess) {
-        (void)driver.host_free(pinned_);
-        check_cuda(created, "cuStreamCreateWithPriority");
+    cells_ = static_cast<std::uint64_t*>(memory);
+    cu::Result result = driver.stream_create(&stream_, cu::kStreamNonBlocking, greatest);
+    for (Mark& mark : marks_) {
+        if (result == cu::kSuccess) result = driver.event_create(&mark.event, cu::kEventNoTiming);
     }
+    if (result == cu::kSuccess) return;
+    release();
+    check_cuda(result, "creating a stream and its events");
 }
 
 GpuStream::~GpuStream() {
-    const CudaDriver& driver = cuda_driver();
-    (void)driver.stream_destroy(stream_);
-    (void)driver.host_free(pinned_);
+    release();
 }
 
-std::uint64_t GpuStream::completed() const noexcept {
-    return std::atomic_ref(*pinned_).load(std::memory_order_acquire);
+void GpuStream::release() noexcept {
+    const CudaDriver& driver = cuda_driver();
+    if (stream_ != nullptr) (void)driver.stream_destroy(stream_);
+    for (const Mark& mark : marks_) {
+        if (mark.event != nullptr) (void)driver.event_destroy(mark.event);
+    }
+    (void)driver.host_free(cells_);
+}
+
+void GpuStream::start_batch() {
+    if (batch_count_ == 0) return;
+    const CudaDriver& driver = cuda_driver();
+    const std::size_t count = batch_count_;
+    batch_count_ = 0;
+    if (may_batch_) {
+        cu::CopyAttributes attributes{};
+        attributes.source_order = 1;
+        attributes.flags = 1;
+        std::size_t start = 0;
+        const cu::Result result =
+            driver.copy_batch_async(batch_targets_.data(), batch_sources_.data(),
+                                    batch_bytes_.data(), count, &attributes, &start, 1, stream_);
+        if (result == cu::kSuccess) return;
+        may_batch_ = false;
+        log(LogLevel::info, kNoRank, "rma: the driver refuses batches of copies ({}); one by one",
+            result);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+        check_cuda(
+            driver.copy_async(batch_targets_[i], batch_sources_[i], batch_bytes_[i], stream_),
+            "cuMemcpyAsync");
+    }
 }
 
 std::uint64_t GpuStream::copy(std::uint64_t target, std::uint64_t source, std::size_t bytes) {
-    check_cuda(cuda_driver().copy_async(target, source, bytes, stream_), "cuMemcpyAsync");
-    return ++issued_;
+    batch_targets_[batch_count_] = target;
+    batch_sources_[batch_count_] = source;
+    batch_bytes_[batch_count_] = bytes;
+    ++batch_count_;
+    ++issued_;
+    if (order_ == Order::strict || batch_count_ == kBatch) start_batch();
+    return issued_;
 }
 
-bool GpuStream::try_write_cell(std::uint64_t target, const void* source, std::size_t bytes) {
+bool GpuStream::try_write_small(std::uint64_t target, const void* source, std::size_t bytes) {
     const std::uint64_t cell = cell_count_ % kCells;
-    // A cell written by mark() itself is covered by the mark after it.
-    if (!done(cell_ticket_[cell])) {
-        return false;
-    }
-    std::uint64_t* word = pinned_ + kFirstCellWord + cell;
-    std::memcpy(word, source, bytes);
-    cell_ticket_[cell] = copy(target, address_of(word), bytes);
+    if (!done(cell_ticket_[cell])) return false;
+    std::memcpy(&cells_[cell], source, bytes);
+    cell_ticket_[cell] = copy(target, address_of(&cells_[cell]), bytes);
     ++cell_count_;
     return true;
 }
 
-bool GpuStream::try_write64(std::uint64_t target, std::uint64_t value) {
-    if (!has_memory_operations_) return try_write_cell(target, &value, sizeof(value));
+bool GpuStream::try_write_word(std::uint64_t target, std::uint64_t value) {
+    if (!writes_words_) return try_write_small(target, &value, sizeof(value));
+    start_batch();
     check_cuda(cuda_driver().stream_write64(stream_, target, value, 0), "cuStreamWriteValue64");
     ++issued_;
     return true;
 }
 
-bool GpuStream::try_write_small(std::uint64_t target, const void* source, std::size_t bytes) {
-    if (bytes == sizeof(std::uint64_t) && target % sizeof(std::uint64_t) == 0) {
-        std::uint64_t value = 0;
-        std::memcpy(&value, source, sizeof(value));
-        return try_write64(target, value);
-    }
-    return try_write_cell(target, source, bytes);
+void GpuStream::mark() {
+    if (marked_ == issued_ || mark_count_ == kMarks) return;
+    start_batch();
+    Mark& mark = marks_[(first_mark_ + mark_count_) % kMarks];
+    check_cuda(cuda_driver().event_record(mark.event, stream_), "cuEventRecord");
+    mark.ticket = marked_ = issued_;
+    ++mark_count_;
 }
 
-void GpuStream::mark() {
-    if (marked_ == issued_) return;
-    const std::uint64_t ticket = issued_;
-    if (!try_write64(address_of(pinned_), ticket)) return;
-    // The write itself need not be waited for: whoever sees its value knows that it has run.
-    marked_ = issued_ = ticket;
+void GpuStream::mark_when_worthwhile() {
+    if (mark_count_ == 0 || issued_ - marked_ >= kBatch / 4) mark();
+}
+
+void GpuStream::poll() {
+    while (mark_count_ > 0) {
+        const cu::Result result = cuda_driver().event_query(marks_[first_mark_].event);
+        if (result == cu::kNotReady) return;
+        check_cuda(result, "cuEventQuery");
+        completed_ = marks_[first_mark_].ticket;
+        first_mark_ = (first_mark_ + 1) % kMarks;
+        --mark_count_;
+    }
 }
 
 ContextScope::ContextScope(cu::Context context) {
@@ -110,38 +191,75 @@ ContextScope::~ContextScope() {
     if (changed_) (void)cuda_driver().context_set_current(before_);
 }
 
-Gpu::Gpu(int device, int peer_count) : device_(device) {
-    const CudaDriver& driver = cuda_driver();
-    check_cuda(driver.primary_context_retain(&context_, device), "cuDevicePrimaryCtxRetain");
-    const ContextScope scope(context_);
-    int has_operations = 0;
-    check_cuda(
-        driver.device_get_attribute(&has_operations, cu::kAttributeCanUse64BitStreamMemOps, device),
-        "cuDeviceGetAttribute");
-    has_memory_operations_ = has_operations != 0;
-    for (int i = 0; i < std::min(peer_count, kMaxCopyStreams); ++i) {
-        copy_streams_.push_back(std::make_unique<GpuStream>(has_memory_operations_));
+Gpu::Gpu(int device, int peer_count, const GpuOptions& options, std::uint64_t reachable)
+    : device_(device) {
+    cu::Context primary = nullptr;
+    check_cuda(cuda_driver().primary_context_retain(&primary, device), "cuDevicePrimaryCtxRetain");
+    if (options.own_context) {
+        try {
+            own_context_ = CopyContext::share(device);
+            context_ = own_context_->get();
+            create_streams(peer_count, options);
+            try_copy(reachable);
+            return;
+        } catch (const Error& error) {
+            log(LogLevel::warn, kNoRank,
+                "rma: no context of our own on GPU {} ({}); the application's is used, whose "
+                "queued kernels can stand in front of copies",
+                device, error.message());
+            destroy_streams();
+            own_context_.reset();
+        }
     }
-    delivery_stream_ = std::make_unique<GpuStream>(has_memory_operations_);
+    context_ = primary;
+    create_streams(peer_count, options);
+}
+
+void Gpu::create_streams(int peer_count, const GpuOptions& options) {
+    const CudaDriver& driver = cuda_driver();
+    const ContextScope scope(context_);
+    for (int i = 0; i < std::min(peer_count, kMaxCopyStreams); ++i) {
+        copy_streams_.push_back(std::make_unique<GpuStream>(GpuStream::Order::any_order, options));
+    }
+    delivery_stream_ = std::make_unique<GpuStream>(GpuStream::Order::strict, options);
     void* memory = nullptr;
-    check_cuda(driver.host_alloc(&memory, kStagingBytes * kStagingCells,
-                                 cu::kHostPortable | cu::kHostDeviceMap),
+    check_cuda(driver.host_alloc(&memory, kStagingBytes * kStagingCells, cu::kHostDeviceMap),
                "cuMemHostAlloc");
     staging_ = static_cast<unsigned char*>(memory);
 }
 
-Gpu::~Gpu() {
-    const CudaDriver& driver = cuda_driver();
+/// Memory of the application must be within reach of a context of our own.
+void Gpu::try_copy(std::uint64_t reachable) {
+    constexpr auto kLimit = std::chrono::seconds(10);
+    const ContextScope scope(context_);
+    GpuStream& stream = *delivery_stream_;
+    (void)stream.copy(address_of(staging_), reachable, sizeof(std::uint64_t));
+    stream.mark();
+    const auto end = std::chrono::steady_clock::now() + kLimit;
+    while (!stream.idle()) {
+        stream.poll();
+        if (std::chrono::steady_clock::now() > end) {
+            raise(ErrorCode::timeout, kNoRank, "a copy of 8 B did not end in 10 s");
+        }
+    }
+}
+
+void Gpu::destroy_streams() noexcept {
     try {
         const ContextScope scope(context_);
         copy_streams_.clear();
         delivery_stream_.reset();
-        for (void* memory : registered_) (void)driver.host_unregister(memory);
-        if (staging_ != nullptr) (void)driver.host_free(staging_);
+        if (staging_ != nullptr) (void)cuda_driver().host_free(staging_);
+        staging_ = nullptr;
     } catch (const Error&) {
         // Logged where it was raised; a process that ends has lost its contexts already.
     }
-    (void)driver.primary_context_release(device_);
+}
+
+Gpu::~Gpu() {
+    destroy_streams();
+    own_context_.reset();
+    (void)cuda_driver().primary_context_release(device_);
 }
 
 void Gpu::make_current() {
@@ -151,9 +269,14 @@ void Gpu::make_current() {
     if (current != context_) check_cuda(driver.context_set_current(context_), "cuCtxSetCurrent");
 }
 
+void Gpu::poll_all() {
+    for (const auto& stream : copy_streams_) stream->poll();
+    delivery_stream_->poll();
+}
+
 void Gpu::mark_all() {
-    for (const auto& stream : copy_streams_) stream->mark();
-    delivery_stream_->mark();
+    for (const auto& stream : copy_streams_) stream->mark_when_worthwhile();
+    delivery_stream_->mark_when_worthwhile();
 }
 
 bool Gpu::idle() const noexcept {
@@ -176,25 +299,6 @@ int Gpu::try_acquire_staging() {
 
 void Gpu::release_staging(int cell, const GpuStream& stream, std::uint64_t ticket) {
     staging_cells_[static_cast<std::size_t>(cell)] = {false, &stream, ticket};
-}
-
-std::optional<std::uint64_t> Gpu::register_host(void* memory, std::size_t bytes) {
-    const ContextScope scope(context_);
-    const CudaDriver& driver = cuda_driver();
-    const cu::Result result =
-        driver.host_register(memory, bytes, cu::kHostPortable | cu::kHostDeviceMap);
-    if (result != cu::kSuccess) {
-        const char* text = nullptr;
-        (void)driver.get_error_string(result, &text);
-        log(LogLevel::info, kNoRank,
-            "rma: message queue cannot be registered with the GPU ({}); the CPU announces copies",
-            text != nullptr ? text : "unknown");
-        return std::nullopt;
-    }
-    registered_.push_back(memory);
-    cu::DevicePointer pointer = 0;
-    check_cuda(driver.host_device_pointer(&pointer, memory, 0), "cuMemHostGetDevicePointer");
-    return pointer;
 }
 
 MemoryExport Gpu::export_memory(std::uint64_t address) const {

@@ -44,10 +44,6 @@ class Link {
     virtual std::size_t max_payload_bytes() const noexcept = 0;
     /// False: no room, try again. The payload is taken before the call returns.
     virtual bool try_send(const Message& message, const void* payload) = 0;
-    /// Sends once everything in `stream` is done, without the CPU. False: no room, or this link
-    /// cannot; then call try_send when the stream has got there.
-    virtual bool try_send_after(GpuStream& stream, const Message& message) = 0;
-    virtual bool can_send_after() const noexcept = 0;
 
     /// Hands at most `limit` messages to the sink.
     virtual void poll(MessageSink& sink, int limit) = 0;
@@ -55,8 +51,6 @@ class Link {
     /// May ask the operating system; call it now and then.
     virtual PeerState peer_state() = 0;
 
-    /// The GPU exists from now on. Called once, outside the data path.
-    virtual void attach_gpu(Gpu& gpu) = 0;
     /// Tells the peer that we leave in good order.
     virtual void say_goodbye() = 0;
 };

@@ -24,12 +24,4 @@ bool RingProducer::try_send(const Message& message, const void* payload) noexcep
     return true;
 }
 
-RingSlot* RingProducer::try_prepare(const Message& message, std::uint64_t* ready_value) noexcept {
-    if (!has_room()) return nullptr;
-    RingSlot& slot = memory_->slots[position_ % kRingSlots];
-    slot.message = message;
-    *ready_value = position_ + 1;
-    return &slot;
-}
-
 }  // namespace gimlet::rma

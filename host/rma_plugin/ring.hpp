@@ -15,8 +15,7 @@ inline constexpr std::uint64_t kRingSlots = 1024;
 inline constexpr std::uint64_t kPayloadCells = 32;
 inline constexpr std::size_t kPayloadCellBytes = 16384;
 
-/// One message. `ready` is its position plus one once the rest may be read; a GPU may write it, so
-/// it is a plain aligned word of its own.
+/// One message. `ready` is its position plus one once the rest may be read.
 struct alignas(64) RingSlot {
     Message message;
     std::atomic<std::uint64_t> ready;
@@ -44,12 +43,6 @@ class RingProducer {
 
     /// Publishes now. False, and nothing happened, if there is no room.
     bool try_send(const Message& message, const void* payload) noexcept;
-
-    /// Writes all but `ready`. Returns the slot whose `ready` must become *ready_value later, by
-    /// whoever knows that the time has come; nullptr if there is no room. No payload. The slot is
-    /// taken only by commit().
-    RingSlot* try_prepare(const Message& message, std::uint64_t* ready_value) noexcept;
-    void commit() noexcept { ++position_; }
 
     void close() noexcept { memory_->closed.store(1, std::memory_order_release); }
     RingMemory* memory() const noexcept { return memory_; }

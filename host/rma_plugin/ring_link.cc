@@ -57,18 +57,6 @@ void check_record(const RegionRecord& record, std::uint64_t sequence, int rank, 
     }
 }
 
-bool RingLink::try_send_after(GpuStream& stream, const Message& message) {
-    if (!gpu_ring_) return false;
-    std::uint64_t ready_value = 0;
-    RingSlot* slot = producer_.try_prepare(message, &ready_value);
-    if (slot == nullptr) return false;
-    const auto offset = reinterpret_cast<std::uint64_t>(&slot->ready) -
-                        reinterpret_cast<std::uint64_t>(producer_.memory());
-    if (!stream.try_write64(*gpu_ring_ + offset, ready_value)) return false;
-    producer_.commit();
-    return true;
-}
-
 void RingLink::poll(MessageSink& sink, int limit) {
     for (int i = 0; i < limit; ++i) {
         const Message* message = consumer_.front();
@@ -76,10 +64,6 @@ void RingLink::poll(MessageSink& sink, int limit) {
         if (!sink.on_message(peer_, *message, consumer_.payload(*message))) return;
         consumer_.pop();
     }
-}
-
-void RingLink::attach_gpu(Gpu& gpu) {
-    gpu_ring_ = gpu.register_host(producer_.memory(), sizeof(RingMemory));
 }
 
 std::shared_ptr<LocalGroup> LocalGroup::join(std::uint64_t id) {

@@ -28,17 +28,13 @@ class RingLink : public Link {
     bool try_send(const Message& message, const void* payload) override {
         return producer_.try_send(message, payload);
     }
-    bool try_send_after(GpuStream& stream, const Message& message) override;
-    bool can_send_after() const noexcept override { return gpu_ring_.has_value(); }
     void poll(MessageSink& sink, int limit) override;
-    void attach_gpu(Gpu& gpu) override;
 
   protected:
     int rank_;
     int peer_;
     RingProducer producer_;
     RingConsumer consumer_;
-    std::optional<std::uint64_t> gpu_ring_;  ///< where our GPU sees the outgoing ring
 };
 
 /// What the ranks of one group that live in one process share. Goes when the last of them does.

@@ -152,11 +152,8 @@ class UcxLink final : public Link {
     RemoteRegion await_region(std::uint64_t sequence, Gpu* gpu, std::uint64_t deadline_ns) override;
     std::size_t max_payload_bytes() const noexcept override { return kMaxPayloadBytes; }
     bool try_send(const Message& message, const void* payload) override;
-    bool try_send_after(GpuStream&, const Message&) override { return false; }
-    bool can_send_after() const noexcept override { return false; }
     void poll(MessageSink& sink, int limit) override;
     PeerState peer_state() override;
-    void attach_gpu(Gpu&) override {}
     void say_goodbye() override;
 
     void store(const MessageHeader& header, const void* data, std::size_t bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engine for ranks of other hosts: UCX active messages over whatever UCX finds (TCP, shared memory, ...).
-// libucp is loaded at run time; a build without its headers has this engine only by name.
+// Engine for ranks of other hosts: UCX active messages over whatever UCX finds (TCP, shared memory,
+// ...). libucp is loaded at run time; a build without its headers has this engine only by name.
 #pragma once
 
 #include <cstdint>

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "host/rma_plugin/cuda_driver.hpp"
 
@@ -24,6 +25,7 @@ namespace {
 namespace cu = gimlet::rma::cu;
 
 constexpr int kInvalidValue = 1;
+constexpr int kInvalidContext = 201;
 constexpr int kNotSupported = 801;
 constexpr std::size_t kPage = 4096;
 
@@ -71,17 +73,34 @@ bool reachable(std::uint64_t address, std::size_t bytes) {
     return range != nullptr && range->accessible;
 }
 
+/// An event knows how often it was recorded, and how many of those the stream has passed.
+struct Event {
+    std::atomic<std::uint64_t> recorded{0};
+    std::atomic<std::uint64_t> passed{0};
+};
+
 struct Work {
     std::uint64_t target = 0;
-    std::uint64_t source = 0;
-    std::uint64_t value = 0;
+    std::uint64_t source = 0;  // the value itself if bytes is 0
     std::size_t bytes = 0;
-    bool is_write = false;
+    Event* event = nullptr;
 };
+
+constexpr std::intptr_t kFirstPrimary = 0x1000;
+constexpr std::intptr_t kMostDevices = 64;
+
+bool is_primary(cu::Context context) {
+    const auto number = reinterpret_cast<std::intptr_t>(context);
+    return number >= kFirstPrimary && number < kFirstPrimary + kMostDevices;
+}
 
 class Stream {
   public:
-    Stream() : random_(std::random_device()()), thread_([this] { run(); }) {}
+    explicit Stream(cu::Context context)
+        : context_(context),
+          is_stuck_(is_primary(context) && std::getenv("FAKE_CUDA_PRIMARY_STUCK") != nullptr),
+          random_(std::random_device()()),
+          thread_([this] { run(); }) {}
     ~Stream() {
         {
             const std::lock_guard lock(mutex_);
@@ -90,6 +109,8 @@ class Stream {
         changed_.notify_all();
         thread_.join();
     }
+    /// Where the stream was created; it takes work from there only.
+    cu::Context context() const { return context_; }
     void push(const Work& work) {
         {
             const std::lock_guard lock(mutex_);
@@ -102,17 +123,19 @@ class Stream {
     void run() {
         std::unique_lock lock(mutex_);
         for (;;) {
-            changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
-            if (queue_.empty()) return;
+            changed_.wait(lock, [this] { return stop_ || (!is_stuck_ && !queue_.empty()); });
+            if (is_stuck_ || queue_.empty()) return;
             const Work work = queue_.front();
             queue_.pop_front();
             lock.unlock();
             if (random_() % 8 == 0) {
                 std::this_thread::sleep_for(std::chrono::microseconds(random_() % 50));
             }
-            if (work.is_write) {
+            if (work.event != nullptr) {
+                work.event->passed.fetch_add(1, std::memory_order_release);
+            } else if (work.bytes == 0) {
                 std::atomic_ref(*reinterpret_cast<std::uint64_t*>(work.target))
-                    .store(work.value, std::memory_order_release);
+                    .store(work.source, std::memory_order_release);
             } else {
                 copy(work);
             }
@@ -134,6 +157,8 @@ class Stream {
                     reinterpret_cast<const void*>(work.source), work.bytes);
     }
 
+    cu::Context context_;
+    bool is_stuck_;  // as if kernels of the application stood in front
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Work> queue_;
@@ -143,9 +168,17 @@ class Stream {
 };
 
 thread_local cu::Context current = nullptr;
+thread_local std::vector<cu::Context> beneath;
 
 cu::Context context_of(int device) {
-    return reinterpret_cast<cu::Context>(static_cast<std::intptr_t>(0x1000 + device));
+    return reinterpret_cast<cu::Context>(kFirstPrimary + device);
+}
+
+int push(cu::Stream handle, const Work& work) {
+    auto* stream = reinterpret_cast<Stream*>(handle);
+    if (current != stream->context()) return kInvalidContext;
+    stream->push(work);
+    return 0;
 }
 
 std::uint64_t round_up(std::size_t bytes) {
@@ -161,11 +194,6 @@ int cuInit(unsigned) {
 }
 int cuGetErrorString(int, const char** text) {
     *text = "fake driver refuses";
-    return 0;
-}
-int cuDeviceGetAttribute(int* value, int, int) {
-    const char* off = std::getenv("FAKE_CUDA_NO_MEMORY_OPERATIONS");
-    *value = off == nullptr ? 1 : 0;
     return 0;
 }
 int cuDevicePrimaryCtxRetain(cu::Context* context, int device) {
@@ -189,26 +217,78 @@ int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
     return 0;
 }
 int cuStreamCreateWithPriority(cu::Stream* stream, unsigned, int) {
-    *stream = reinterpret_cast<cu::Stream>(new Stream);
-    return current == nullptr ? kInvalidValue : 0;
+    if (current == nullptr) return kInvalidContext;
+    *stream = reinterpret_cast<cu::Stream>(new Stream(current));
+    return 0;
 }
 int cuStreamDestroy_v2(cu::Stream stream) {
     delete reinterpret_cast<Stream*>(stream);
     return 0;
 }
+int cuCtxCreate_v2(cu::Context* context, unsigned, int device) {
+    if (std::getenv("FAKE_CUDA_NO_CONTEXT") != nullptr) return kNotSupported;
+    *context = reinterpret_cast<cu::Context>(new int(device));
+    beneath.push_back(current);
+    current = *context;
+    return 0;
+}
+int cuCtxDestroy_v2(cu::Context context) {
+    delete reinterpret_cast<int*>(context);
+    return 0;
+}
+int cuCtxPopCurrent_v2(cu::Context*) {
+    if (beneath.empty()) return kInvalidContext;
+    current = beneath.back();
+    beneath.pop_back();
+    return 0;
+}
 int cuStreamWriteValue64_v2(cu::Stream stream, std::uint64_t target, std::uint64_t value,
                             unsigned) {
-    if (current == nullptr || target % 8 != 0 || !reachable(target, 8)) return kInvalidValue;
-    reinterpret_cast<Stream*>(stream)->push({target, 0, value, 8, true});
-    return 0;
+    if (target % 8 != 0 || !reachable(target, 8)) return kInvalidValue;
+    return push(stream, {target, value, 0, nullptr});
 }
 int cuMemcpyAsync(std::uint64_t target, std::uint64_t source, std::size_t bytes,
                   cu::Stream stream) {
-    if (current == nullptr || !reachable(target, bytes) || !reachable(source, bytes)) {
+    if (!reachable(target, bytes) || !reachable(source, bytes)) return kInvalidValue;
+    return push(stream, {target, source, bytes, nullptr});
+}
+// The copies of a batch run in no promised order: last to first is the unkindest.
+int cuMemcpyBatchAsync_v2(std::uint64_t* targets, std::uint64_t* sources, std::size_t* bytes,
+                          std::size_t count, cu::CopyAttributes* attributes, std::size_t* starts,
+                          std::size_t attribute_count, cu::Stream stream) {
+    if (std::getenv("FAKE_CUDA_NO_BATCH") != nullptr) return kNotSupported;
+    if (count == 0 || attribute_count != 1 || *starts != 0 || attributes->source_order != 1) {
         return kInvalidValue;
     }
-    reinterpret_cast<Stream*>(stream)->push({target, source, 0, bytes, false});
+    for (std::size_t i = 0; i < count; ++i) {
+        if (!reachable(targets[i], bytes[i]) || !reachable(sources[i], bytes[i])) {
+            return kInvalidValue;
+        }
+    }
+    for (std::size_t i = count; i > 0; --i) {
+        const int result = cuMemcpyAsync(targets[i - 1], sources[i - 1], bytes[i - 1], stream);
+        if (result != 0) return result;
+    }
     return 0;
+}
+int cuEventCreate(cu::Event* event, unsigned flags) {
+    *event = reinterpret_cast<cu::Event>(new Event);
+    return flags == cu::kEventNoTiming ? 0 : kInvalidValue;
+}
+int cuEventDestroy_v2(cu::Event event) {
+    delete reinterpret_cast<Event*>(event);
+    return 0;
+}
+int cuEventRecord(cu::Event event, cu::Stream stream) {
+    auto* recorded = reinterpret_cast<Event*>(event);
+    recorded->recorded.fetch_add(1);
+    return push(stream, {0, 0, 0, recorded});
+}
+int cuEventQuery(cu::Event event) {
+    const auto* recorded = reinterpret_cast<Event*>(event);
+    const bool passed =
+        recorded->passed.load(std::memory_order_acquire) == recorded->recorded.load();
+    return passed ? 0 : cu::kNotReady;
 }
 int cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
     *memory =
@@ -222,21 +302,6 @@ int cuMemFreeHost(void* memory) {
     auto it = machine().ranges.find(reinterpret_cast<std::uint64_t>(memory));
     (void)munmap(memory, it->second.bytes);
     machine().ranges.erase(it);
-    return 0;
-}
-int cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned) {
-    if (std::getenv("FAKE_CUDA_NO_HOST_REGISTER") != nullptr) return kNotSupported;
-    const std::lock_guard lock(machine().mutex);
-    machine().ranges[reinterpret_cast<std::uint64_t>(memory)] = {bytes, 0, 0, true};
-    return 0;
-}
-int cuMemHostUnregister(void* memory) {
-    const std::lock_guard lock(machine().mutex);
-    machine().ranges.erase(reinterpret_cast<std::uint64_t>(memory));
-    return 0;
-}
-int cuMemHostGetDevicePointer_v2(std::uint64_t* pointer, void* memory, unsigned) {
-    *pointer = reinterpret_cast<std::uint64_t>(memory);
     return 0;
 }
 int cuPointerGetAttribute(void* value, int attribute, std::uint64_t address) {

@@ -178,6 +178,9 @@ TEST_CASE("rma: two network namespaces over veth", "[rma]") {
         run("ip link set " + mine + " up");
         const Variable interface("GIMLET_RMA_INTERFACE", mine);
         const Variable devices("UCX_NET_DEVICES", mine);
+        // The kernel says «running» a while after both ends are up, and UCX looks at that.
+        run("timeout 10 sh -c 'until grep -q up /sys/class/net/" + mine +
+            "/operstate; do sleep 0.02; done'");
         world.barrier();
         play_rank(world, shape);  // the engine is chosen, not forced
     });

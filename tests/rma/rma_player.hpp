@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random puts, signals and gets between the ranks of a world, checked against what the sender's random
-// numbers say: a signal that is seen proves every put before it on its context; nothing else is written.
+// Random puts, signals and gets between the ranks of a world, checked against what the sender's
+// random numbers say: a signal that is seen proves every put before it on its context; nothing else
+// is written.
 #pragma once
 
 #include <cstdint>

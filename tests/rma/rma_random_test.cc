@@ -24,12 +24,29 @@ TEST_CASE("rma: random operations on device memory of the stand-in driver", "[rm
 }
 
 TEST_CASE("rma: random operations where the driver can do less", "[rma]") {
-    const char* variable = GENERATE("FAKE_CUDA_NO_MEMORY_OPERATIONS", "FAKE_CUDA_NO_HOST_REGISTER");
+    const char* variable = GENERATE("FAKE_CUDA_NO_BATCH", "FAKE_CUDA_NO_CONTEXT");
     INFO(variable);
     (void)setenv(variable, "1", 1);
     play({3, RankKind::processes, MemoryPlace::device, 21, 200});
     play({3, RankKind::threads, MemoryPlace::device, 22, 200});
     (void)unsetenv(variable);
+}
+
+// Whatever the plugin enqueued in the application's context would never run.
+TEST_CASE("rma: kernels of the application stand in front of nothing", "[rma]") {
+    (void)setenv("FAKE_CUDA_PRIMARY_STUCK", "1", 1);
+    play({3, RankKind::processes, MemoryPlace::device, 31, 200});
+    play({3, RankKind::threads, MemoryPlace::device, 32, 200});
+    (void)unsetenv("FAKE_CUDA_PRIMARY_STUCK");
+}
+
+TEST_CASE("rma: random operations with every use of the GPU", "[rma]") {
+    const char* choices = GENERATE("primary,plain", "own,write", "primary,batch,write");
+    INFO(choices);
+    (void)setenv("GIMLET_RMA_GPU", choices, 1);
+    play({3, RankKind::processes, MemoryPlace::device, 41, 200});
+    play({3, RankKind::threads, MemoryPlace::device, 42, 200});
+    (void)unsetenv("GIMLET_RMA_GPU");
 }
 
 // 10,000 operations a rank, 100 seeds: tests/README.md says how long that takes.

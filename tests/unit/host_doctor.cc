@@ -167,7 +167,8 @@ TEST_CASE("doctor: the RMA plugin that NCCL would load", "[host][doctor]") {
     CHECK_THAT(other.rma_plugin.path, contains_text("libc.so.6"));
     diagnose(&other);
     REQUIRE(find(other, Severity::warning, "rma plugin") != nullptr);
-    CHECK_THAT(find(other, Severity::warning, "rma plugin")->text, contains_text("exports neither"));
+    CHECK_THAT(find(other, Severity::warning, "rma plugin")->text,
+               contains_text("exports neither"));
 
     DoctorFacts ours = healthy_facts();
     ours.environment.rma_plugin = "libnccl-rma-gimlet.so";
