@@ -41,10 +41,10 @@ constexpr std::array kTable = {
              "Forces how the RMA plugin reaches other ranks; equal on all ranks."},
     EnvEntry{EnvVar::rma_timeout_ms, "GIMLET_RMA_TIMEOUT_MS", EnvType::integer, "60000", 1, kDayMs,
              "", "Deadline of the RMA plugin for connecting and registering, in milliseconds."},
-    EnvEntry{
-        EnvVar::rma_gpu, "GIMLET_RMA_GPU", EnvType::text, "", 0, 0, "",
-        "How the RMA plugin uses the GPU, words separated by commas: own or primary (context), "
-        "batch or plain (copies), copy or write (signals); empty: own,batch,copy."},
+    EnvEntry{EnvVar::rma_context, "GIMLET_RMA_CONTEXT", EnvType::choice, "own", 0, 0, "own|primary",
+             "CUDA context of the RMA plugin's copies: one of its own, or the application's."},
+    EnvEntry{EnvVar::rma_copier, "GIMLET_RMA_COPIER", EnvType::choice, "auto", 0, 0, "auto|on|off",
+             "Whether a kernel of the RMA plugin carries out small copies; auto: under MPS."},
     EnvEntry{EnvVar::rma_cuda_library, "GIMLET_RMA_CUDA_LIBRARY", EnvType::text, "libcuda.so.1", 0,
              0, "", "CUDA driver that the RMA plugin loads: name or path."},
     EnvEntry{EnvVar::rma_ucx_library, "GIMLET_RMA_UCX_LIBRARY", EnvType::text, "libucp.so.0", 0, 0,

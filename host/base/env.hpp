@@ -22,7 +22,8 @@ enum class EnvVar : int {
     emu_devices,           ///< GIMLET_EMU_DEVICES
     rma_engine,            ///< GIMLET_RMA_ENGINE
     rma_timeout_ms,        ///< GIMLET_RMA_TIMEOUT_MS
-    rma_gpu,               ///< GIMLET_RMA_GPU
+    rma_context,           ///< GIMLET_RMA_CONTEXT
+    rma_copier,            ///< GIMLET_RMA_COPIER
     rma_cuda_library,      ///< GIMLET_RMA_CUDA_LIBRARY
     rma_ucx_library,       ///< GIMLET_RMA_UCX_LIBRARY
     rma_interface,         ///< GIMLET_RMA_INTERFACE

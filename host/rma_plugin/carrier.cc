@@ -594,6 +594,7 @@ bool Carrier::update_word(int peer, LocalRegion& region, const Message& message)
     GpuStream& stream = gpu_->delivery_stream();
     const std::uint64_t address = region.record.address + message.offset;
     if (!word_update_.active) {
+        if (!stream.ready(0, address, kWordBytes)) return false;
         const int cell = gpu_->try_acquire_staging();
         if (cell < 0) return false;
         const std::uint64_t ticket =
@@ -616,12 +617,12 @@ bool Carrier::update_word(int peer, LocalRegion& region, const Message& message)
 }
 
 bool Carrier::write_device(std::uint64_t target, const unsigned char* payload, std::size_t bytes) {
-    if (!flush_signal_write()) return false;
+    GpuStream& stream = gpu_->delivery_stream();
+    if (!flush_signal_write() || !stream.ready(target, 0, bytes)) return false;
     const int cell = gpu_->try_acquire_staging();
     if (cell < 0) return false;
     // A payload is never larger than one cell.
     std::memcpy(gpu_->staging(cell), payload, bytes);
-    GpuStream& stream = gpu_->delivery_stream();
     const std::uint64_t ticket =
         stream.copy(target, reinterpret_cast<std::uint64_t>(gpu_->staging(cell)), bytes);
     gpu_->release_staging(cell, stream, ticket);

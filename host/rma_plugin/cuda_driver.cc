@@ -52,6 +52,7 @@ CudaDriver load() {
     CudaDriver driver{};
     find(library, "cuInit", &driver.init);
     find(library, "cuGetErrorString", &driver.get_error_string);
+    find(library, "cuDeviceGetAttribute", &driver.device_get_attribute);
     find(library, "cuDevicePrimaryCtxRetain", &driver.primary_context_retain);
     find(library, "cuDevicePrimaryCtxRelease_v2", &driver.primary_context_release);
     find(library, "cuCtxGetCurrent", &driver.context_get_current);
@@ -66,10 +67,11 @@ CudaDriver load() {
     find(library, "cuEventDestroy_v2", &driver.event_destroy);
     find(library, "cuEventRecord", &driver.event_record);
     find(library, "cuEventQuery", &driver.event_query);
-    find(library, "cuStreamWriteValue64_v2", &driver.stream_write64);
     find(library, "cuMemcpyAsync", &driver.copy_async);
-    driver.copy_batch_async = reinterpret_cast<decltype(driver.copy_batch_async)>(
-        dlsym(library, "cuMemcpyBatchAsync_v2"));
+    find(library, "cuModuleLoadData", &driver.module_load);
+    find(library, "cuModuleUnload", &driver.module_unload);
+    find(library, "cuModuleGetFunction", &driver.module_get_function);
+    find(library, "cuLaunchKernel", &driver.launch_kernel);
     find_memory(library, &driver);
     if (const cu::Result result = driver.init(0); result != cu::kSuccess) {
         raise(ErrorCode::cuda, kNoRank, "cuInit failed with {}", result);

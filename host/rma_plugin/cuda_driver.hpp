@@ -19,6 +19,10 @@ struct StreamObject;
 using Stream = StreamObject*;
 struct EventObject;
 using Event = EventObject*;
+struct ModuleObject;
+using Module = ModuleObject*;
+struct FunctionObject;
+using Function = FunctionObject*;
 
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kNotReady = 600;
@@ -28,6 +32,7 @@ inline constexpr unsigned kHostDeviceMap = 2;
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
 inline constexpr int kHandlePosixFd = 1;
 inline constexpr int kPointerDeviceOrdinal = 9;
+inline constexpr int kAttributeMpsEnabled = 133;
 
 struct MemoryLocation {
     int type;  ///< 1 = device
@@ -37,22 +42,17 @@ struct AccessDescription {
     MemoryLocation location;
     int flags;  ///< 3 = read and write
 };
-struct CopyAttributes {
-    int source_order;  ///< 1 = in stream order
-    MemoryLocation source_hint;
-    MemoryLocation target_hint;
-    unsigned flags;  ///< 1 = rather by a copy engine than by multiprocessors
-};
 struct IpcHandle {
     char data[64];
 };
 
 }  // namespace cu
 
-/// Entry points of libcuda.so.1, all present unless it says otherwise.
+/// Entry points of libcuda.so.1, all present.
 struct CudaDriver {
     cu::Result (*init)(unsigned flags);
     cu::Result (*get_error_string)(cu::Result, const char** text);
+    cu::Result (*device_get_attribute)(int* value, int attribute, int device);
     cu::Result (*primary_context_retain)(cu::Context*, int device);
     cu::Result (*primary_context_release)(int device);
     cu::Result (*context_get_current)(cu::Context*);
@@ -63,15 +63,14 @@ struct CudaDriver {
     cu::Result (*context_stream_priority_range)(int* least, int* greatest);
     cu::Result (*stream_create)(cu::Stream*, unsigned flags, int priority);
     cu::Result (*stream_destroy)(cu::Stream);
-    cu::Result (*stream_write64)(cu::Stream, cu::DevicePointer, std::uint64_t value,
-                                 unsigned flags);
     cu::Result (*copy_async)(cu::DevicePointer target, cu::DevicePointer source, std::size_t bytes,
                              cu::Stream);
-    /// The copies of one call are in no order. Null before CUDA 13.
-    cu::Result (*copy_batch_async)(cu::DevicePointer* targets, cu::DevicePointer* sources,
-                                   std::size_t* bytes, std::size_t count,
-                                   cu::CopyAttributes* attributes, std::size_t* attribute_starts,
-                                   std::size_t attribute_count, cu::Stream);
+    cu::Result (*module_load)(cu::Module*, const void* image);
+    cu::Result (*module_unload)(cu::Module);
+    cu::Result (*module_get_function)(cu::Function*, cu::Module, const char* name);
+    cu::Result (*launch_kernel)(cu::Function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                unsigned block_x, unsigned block_y, unsigned block_z,
+                                unsigned shared_bytes, cu::Stream, void** arguments, void** extra);
     cu::Result (*event_create)(cu::Event*, unsigned flags);
     cu::Result (*event_destroy)(cu::Event);
     cu::Result (*event_record)(cu::Event, cu::Stream);

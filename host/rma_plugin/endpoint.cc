@@ -178,12 +178,16 @@ void Endpoint::use_gpu_of(std::uint64_t address) {
     const int device = device_of(address);
     if (gpu_ == nullptr) {
         const std::lock_guard lock(mutex_);
-        const std::string choices = env_text(EnvVar::rma_gpu);
-        gpu_ = std::make_unique<Gpu>(device, size_, parse_gpu_options(choices), address);
+        GpuOptions options;
+        options.own_context = env_choice(EnvVar::rma_context) == "own";
+        const std::string copier = env_choice(EnvVar::rma_copier);
+        using Use = GpuOptions::UseCopier;
+        options.copier = copier == "on" ? Use::yes : copier == "off" ? Use::no : Use::automatic;
+        gpu_ = std::make_unique<Gpu>(device, size_, options, address);
         carrier_->attach_gpu(gpu_.get());
-        log(LogLevel::info, rank_, "rma: GPU {}, {} context; {}", device,
+        log(LogLevel::info, rank_, "rma: GPU {}, {} context; small copies by {}", device,
             gpu_->has_own_context() ? "own" : "the application's",
-            choices.empty() ? "copies and signals by copy engines" : choices);
+            gpu_->has_copier() ? "the copier" : "the driver");
     }
     if (gpu_->device() != device) {
         raise(ErrorCode::invalid_argument, rank_,

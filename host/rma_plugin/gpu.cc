@@ -26,26 +26,6 @@ std::uint64_t address_of(const void* pointer) {
 
 }  // namespace
 
-GpuOptions parse_gpu_options(const std::string& text) {
-    GpuOptions options;
-    for (std::size_t begin = 0; begin < text.size();) {
-        const std::size_t end = std::min(text.find(',', begin), text.size());
-        const std::string word = text.substr(begin, end - begin);
-        begin = end + 1;
-        if (word == "own" || word == "primary") {
-            options.own_context = word == "own";
-        } else if (word == "batch" || word == "plain") {
-            options.batches = word == "batch";
-        } else if (word == "copy" || word == "write") {
-            options.writes_words = word == "write";
-        } else {
-            raise(ErrorCode::invalid_argument, kNoRank,
-                  "GIMLET_RMA_GPU: {} is none of own, primary, batch, plain, copy, write", word);
-        }
-    }
-    return options;
-}
-
 CopyContext::CopyContext(int device) {
     const CudaDriver& driver = cuda_driver();
     check_cuda(driver.context_create(&context_, 0, device), "cuCtxCreate");
@@ -68,10 +48,7 @@ std::shared_ptr<CopyContext> CopyContext::share(int device) {
     return context;
 }
 
-GpuStream::GpuStream(Order order, const GpuOptions& options)
-    : order_(order),
-      may_batch_(options.batches && cuda_driver().copy_batch_async != nullptr),
-      writes_words_(options.writes_words) {
+GpuStream::GpuStream(Order order, Copier* copier) : order_(order), copier_(copier) {
     const CudaDriver& driver = cuda_driver();
     int least = 0;
     int greatest = 0;
@@ -82,8 +59,8 @@ GpuStream::GpuStream(Order order, const GpuOptions& options)
                "cuMemHostAlloc");
     cells_ = static_cast<std::uint64_t*>(memory);
     cu::Result result = driver.stream_create(&stream_, cu::kStreamNonBlocking, greatest);
-    for (Mark& mark : marks_) {
-        if (result == cu::kSuccess) result = driver.event_create(&mark.event, cu::kEventNoTiming);
+    for (cu::Event& event : events_) {
+        if (result == cu::kSuccess) result = driver.event_create(&event, cu::kEventNoTiming);
     }
     if (result == cu::kSuccess) return;
     release();
@@ -97,83 +74,100 @@ GpuStream::~GpuStream() {
 void GpuStream::release() noexcept {
     const CudaDriver& driver = cuda_driver();
     if (stream_ != nullptr) (void)driver.stream_destroy(stream_);
-    for (const Mark& mark : marks_) {
-        if (mark.event != nullptr) (void)driver.event_destroy(mark.event);
+    for (cu::Event event : events_) {
+        if (event != nullptr) (void)driver.event_destroy(event);
     }
     (void)driver.host_free(cells_);
 }
 
-void GpuStream::start_batch() {
-    if (batch_count_ == 0) return;
-    const CudaDriver& driver = cuda_driver();
-    const std::size_t count = batch_count_;
-    batch_count_ = 0;
-    if (may_batch_) {
-        cu::CopyAttributes attributes{};
-        attributes.source_order = 1;
-        attributes.flags = 1;
-        std::size_t start = 0;
-        const cu::Result result =
-            driver.copy_batch_async(batch_targets_.data(), batch_sources_.data(),
-                                    batch_bytes_.data(), count, &attributes, &start, 1, stream_);
-        if (result == cu::kSuccess) return;
-        may_batch_ = false;
-        log(LogLevel::info, kNoRank, "rma: the driver refuses batches of copies ({}); one by one",
-            result);
-    }
-    for (std::size_t i = 0; i < count; ++i) {
-        check_cuda(
-            driver.copy_async(batch_targets_[i], batch_sources_[i], batch_bytes_[i], stream_),
-            "cuMemcpyAsync");
-    }
+bool GpuStream::ready(std::uint64_t target, std::uint64_t source,
+                      std::size_t bytes) const noexcept {
+    if (order_ == Order::any_order || copier_ == nullptr || idle()) return true;
+    const bool in_stream = awaited_events_ > 0 || marked_ != issued_;
+    return in_stream != copier_->can_copy(target, source, bytes);
+}
+
+/// Both ways at once would lose the order, or the count.
+bool GpuStream::may_use_copier(std::uint64_t target, std::uint64_t source,
+                               std::size_t bytes) noexcept {
+    if (copier_ == nullptr || !copier_->can_copy(target, source, bytes)) return false;
+    if (marked_ != issued_) mark();
+    if (marked_ != issued_ || (order_ == Order::strict && awaited_events_ > 0)) return false;
+    return mark_count_ < kMarks || last_mark().event == nullptr;
+}
+
+void GpuStream::mark_copier() {
+    marked_ = ++issued_;
+    if (mark_count_ < kMarks) ++mark_count_;
+    last_mark() = {issued_, nullptr, copier_->posted()};
 }
 
 std::uint64_t GpuStream::copy(std::uint64_t target, std::uint64_t source, std::size_t bytes) {
-    batch_targets_[batch_count_] = target;
-    batch_sources_[batch_count_] = source;
-    batch_bytes_[batch_count_] = bytes;
-    ++batch_count_;
-    ++issued_;
-    if (order_ == Order::strict || batch_count_ == kBatch) start_batch();
-    return issued_;
+    if (may_use_copier(target, source, bytes)) {
+        copier_->copy(target, source, bytes);
+        mark_copier();
+        return issued_;
+    }
+    check_cuda(cuda_driver().copy_async(target, source, bytes, stream_), "cuMemcpyAsync");
+    return ++issued_;
 }
 
 bool GpuStream::try_write_small(std::uint64_t target, const void* source, std::size_t bytes) {
+    if (!ready(target, 0, bytes)) return false;
+    if (may_use_copier(target, 0, bytes)) {
+        std::uint64_t value = 0;
+        std::memcpy(&value, source, bytes);
+        copier_->write_small(target, value, bytes);
+        mark_copier();
+        return true;
+    }
     const std::uint64_t cell = cell_count_ % kCells;
     if (!done(cell_ticket_[cell])) return false;
     std::memcpy(&cells_[cell], source, bytes);
-    cell_ticket_[cell] = copy(target, address_of(&cells_[cell]), bytes);
+    check_cuda(cuda_driver().copy_async(target, address_of(&cells_[cell]), bytes, stream_),
+               "cuMemcpyAsync");
+    cell_ticket_[cell] = ++issued_;
     ++cell_count_;
     return true;
 }
 
 bool GpuStream::try_write_word(std::uint64_t target, std::uint64_t value) {
-    if (!writes_words_) return try_write_small(target, &value, sizeof(value));
-    start_batch();
-    check_cuda(cuda_driver().stream_write64(stream_, target, value, 0), "cuStreamWriteValue64");
-    ++issued_;
+    if (!ready(target, 0, sizeof(value))) return false;
+    if (!may_use_copier(target, 0, sizeof(value))) {
+        return try_write_small(target, &value, sizeof(value));
+    }
+    copier_->write_word(target, value);
+    mark_copier();
     return true;
 }
 
 void GpuStream::mark() {
-    if (marked_ == issued_ || mark_count_ == kMarks) return;
-    start_batch();
-    Mark& mark = marks_[(first_mark_ + mark_count_) % kMarks];
-    check_cuda(cuda_driver().event_record(mark.event, stream_), "cuEventRecord");
-    mark.ticket = marked_ = issued_;
+    if (marked_ == issued_ || awaited_events_ == kEvents || mark_count_ == kMarks) return;
+    const cu::Event event = events_[event_count_ % kEvents];
+    check_cuda(cuda_driver().event_record(event, stream_), "cuEventRecord");
+    ++event_count_;
+    ++awaited_events_;
     ++mark_count_;
+    marked_ = issued_;
+    last_mark() = {issued_, event, 0};
 }
 
 void GpuStream::mark_when_worthwhile() {
-    if (mark_count_ == 0 || issued_ - marked_ >= kBatch / 4) mark();
+    if (awaited_events_ == 0 || issued_ - marked_ >= kWorthwhile) mark();
 }
 
 void GpuStream::poll() {
     while (mark_count_ > 0) {
-        const cu::Result result = cuda_driver().event_query(marks_[first_mark_].event);
-        if (result == cu::kNotReady) return;
-        check_cuda(result, "cuEventQuery");
-        completed_ = marks_[first_mark_].ticket;
+        const Mark& mark = marks_[first_mark_];
+        if (mark.event == nullptr) {
+            if (copier_->completed() < mark.command) return;
+        } else {
+            const cu::Result result = cuda_driver().event_query(mark.event);
+            if (result == cu::kNotReady) return;
+            check_cuda(result, "cuEventQuery");
+            --awaited_events_;
+        }
+        completed_ = mark.ticket;
         first_mark_ = (first_mark_ + 1) % kMarks;
         --mark_count_;
     }
@@ -199,33 +193,56 @@ Gpu::Gpu(int device, int peer_count, const GpuOptions& options, std::uint64_t re
         try {
             own_context_ = CopyContext::share(device);
             context_ = own_context_->get();
-            create_streams(peer_count, options);
-            try_copy(reachable);
+            start(peer_count, options, reachable);
             return;
         } catch (const Error& error) {
             log(LogLevel::warn, kNoRank,
                 "rma: no context of our own on GPU {} ({}); the application's is used, whose "
                 "queued kernels can stand in front of copies",
                 device, error.message());
-            destroy_streams();
+            stop();
             own_context_.reset();
         }
     }
     context_ = primary;
-    create_streams(peer_count, options);
+    start(peer_count, options, reachable);
 }
 
-void Gpu::create_streams(int peer_count, const GpuOptions& options) {
+void Gpu::start(int peer_count, const GpuOptions& options, std::uint64_t reachable) {
     const CudaDriver& driver = cuda_driver();
     const ContextScope scope(context_);
-    for (int i = 0; i < std::min(peer_count, kMaxCopyStreams); ++i) {
-        copy_streams_.push_back(std::make_unique<GpuStream>(GpuStream::Order::any_order, options));
-    }
-    delivery_stream_ = std::make_unique<GpuStream>(GpuStream::Order::strict, options);
     void* memory = nullptr;
     check_cuda(driver.host_alloc(&memory, kStagingBytes * kStagingCells, cu::kHostDeviceMap),
                "cuMemHostAlloc");
     staging_ = static_cast<unsigned char*>(memory);
+    start_copier(options, reachable);
+    for (int i = 0; i < std::min(peer_count, kMaxCopyStreams); ++i) {
+        copy_streams_.push_back(
+            std::make_unique<GpuStream>(GpuStream::Order::any_order, copier_.get()));
+    }
+    delivery_stream_ = std::make_unique<GpuStream>(GpuStream::Order::strict, nullptr);
+    try_copy(reachable);
+    delivery_stream_ = std::make_unique<GpuStream>(GpuStream::Order::strict, copier_.get());
+}
+
+/// Only where it runs beside the application's kernels: without MPS, contexts take turns.
+void Gpu::start_copier(const GpuOptions& options, std::uint64_t reachable) {
+    int has_mps = 0;
+    check_cuda(cuda_driver().device_get_attribute(&has_mps, cu::kAttributeMpsEnabled, device_),
+               "cuDeviceGetAttribute");
+    using Use = GpuOptions::UseCopier;
+    if (options.copier == Use::no || (options.copier == Use::automatic && has_mps == 0)) return;
+    try {
+        copier_ = std::make_unique<Copier>();
+        delivery_stream_ = std::make_unique<GpuStream>(GpuStream::Order::strict, copier_.get());
+        try_copy(reachable);
+    } catch (const Error& error) {
+        if (options.copier == Use::yes) throw;
+        log(LogLevel::info, kNoRank, "rma: small copies by the driver, the copier does not run: {}",
+            error.message());
+        delivery_stream_.reset();
+        copier_.reset();
+    }
 }
 
 /// Memory of the application must be within reach of a context of our own.
@@ -237,6 +254,7 @@ void Gpu::try_copy(std::uint64_t reachable) {
     stream.mark();
     const auto end = std::chrono::steady_clock::now() + kLimit;
     while (!stream.idle()) {
+        if (copier_ != nullptr) copier_->poll();
         stream.poll();
         if (std::chrono::steady_clock::now() > end) {
             raise(ErrorCode::timeout, kNoRank, "a copy of 8 B did not end in 10 s");
@@ -244,11 +262,12 @@ void Gpu::try_copy(std::uint64_t reachable) {
     }
 }
 
-void Gpu::destroy_streams() noexcept {
+void Gpu::stop() noexcept {
     try {
         const ContextScope scope(context_);
         copy_streams_.clear();
         delivery_stream_.reset();
+        copier_.reset();
         if (staging_ != nullptr) (void)cuda_driver().host_free(staging_);
         staging_ = nullptr;
     } catch (const Error&) {
@@ -257,7 +276,7 @@ void Gpu::destroy_streams() noexcept {
 }
 
 Gpu::~Gpu() {
-    destroy_streams();
+    stop();
     own_context_.reset();
     (void)cuda_driver().primary_context_release(device_);
 }
@@ -270,6 +289,7 @@ void Gpu::make_current() {
 }
 
 void Gpu::poll_all() {
+    if (copier_ != nullptr) copier_->poll();
     for (const auto& stream : copy_streams_) stream->poll();
     delivery_stream_->poll();
 }
@@ -376,16 +396,13 @@ MappedMemory Gpu::import_memory(MemoryExport exported) {
     return map_allocation(allocation, exported.allocation_bytes, exported.offset);
 }
 
-MappedMemory Gpu::map_local(std::uint64_t address) {
+MappedMemory Gpu::map_local(std::uint64_t address, const MemoryExport& exported) {
     const ContextScope scope(context_);
-    const CudaDriver& driver = cuda_driver();
-    cu::DevicePointer base = 0;
-    std::size_t bytes = 0;
-    check_cuda(driver.address_range(&base, &bytes, address), "cuMemGetAddressRange");
     cu::Allocation allocation = 0;
-    check_cuda(driver.retain_allocation(&allocation, reinterpret_cast<void*>(base)),
+    check_cuda(cuda_driver().retain_allocation(&allocation,
+                                               reinterpret_cast<void*>(address - exported.offset)),
                "cuMemRetainAllocationHandle");
-    return map_allocation(allocation, bytes, address - base);
+    return map_allocation(allocation, exported.allocation_bytes, exported.offset);
 }
 
 void Gpu::unmap(const MappedMemory& mapping) {

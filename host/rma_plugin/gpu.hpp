@@ -7,21 +7,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
+#include "host/rma_plugin/copier.hpp"
 #include "host/rma_plugin/cuda_driver.hpp"
 
 namespace gimlet::rma {
 
-/// Choices whose cost depends on the driver (GIMLET_RMA_GPU).
+/// Choices of the person who runs it.
 struct GpuOptions {
-    bool own_context = true;    ///< apart from the hardware queues of the application's streams
-    bool batches = true;        ///< copies go together to the copy engines
-    bool writes_words = false;  ///< signals by stream memory operations instead of copies
+    bool own_context = true;  ///< apart from the hardware queues of the application's streams
+    enum class UseCopier { automatic, yes, no };
+    UseCopier copier = UseCopier::automatic;
 };
-/// Raises Error(invalid_argument) for a word that is none of the choices.
-GpuOptions parse_gpu_options(const std::string& text);
 
 /// A context of this process beside the application's, shared by the ranks of a device.
 class CopyContext {
@@ -37,26 +35,29 @@ class CopyContext {
     cu::Context context_ = nullptr;
 };
 
-/// A stream for copies, and the count of what is finished in it. A ticket is the number of copies
-/// up to one. Not thread safe; the GPU's context must be current.
+/// Copies for one purpose, and the count of what is finished. A ticket is the number of copies up
+/// to one. Small ones go to the copier, if there is one, the others into a stream. Not thread safe;
+/// the GPU's context must be current.
 class GpuStream {
   public:
     enum class Order {
-        strict,     ///< copies run in the order of the calls
-        any_order,  ///< copies may be gathered, and run in any order between two marks
+        strict,     ///< effects come in the order of the calls; ask ready() before copy()
+        any_order,  ///< between two tickets that are waited for, in any order
     };
-    GpuStream(Order order, const GpuOptions& options);
+    /// `copier` may be null, and outlives this.
+    GpuStream(Order order, Copier* copier);
     ~GpuStream();
     GpuStream(const GpuStream&) = delete;
     GpuStream& operator=(const GpuStream&) = delete;
 
+    /// False: a strict copy has to wait for what is under way.
+    bool ready(std::uint64_t target, std::uint64_t source, std::size_t bytes) const noexcept;
     /// Any two addresses that the GPU can reach, pinned host memory included. Returns the ticket.
     std::uint64_t copy(std::uint64_t target, std::uint64_t source, std::size_t bytes);
 
-    /// At most 8 bytes, taken now from `source`. False: no cell free, try again.
+    /// At most 8 bytes, taken now from `source`. False: try again.
     bool try_write_small(std::uint64_t target, const void* source, std::size_t bytes);
-
-    /// 8 aligned bytes, seen whole by kernels. False: try again.
+    /// 8 aligned bytes, seen whole by kernels, after all before it. False: try again.
     bool try_write_word(std::uint64_t target, std::uint64_t value);
 
     std::uint64_t last_ticket() const noexcept { return issued_; }
@@ -64,45 +65,47 @@ class GpuStream {
     bool done(std::uint64_t ticket) const noexcept { return completed_ >= ticket; }
     bool idle() const noexcept { return done(issued_); }
 
-    /// Starts what was gathered, and will notice when everything up to now is done. Retried by the
-    /// next call if too much is being waited for.
+    /// Will notice when everything up to now is done. Retried by the next call if too much is being
+    /// waited for.
     void mark();
-    /// mark(), but while an earlier mark is still awaited only once enough has come together:
-    /// copies that arrive quickly share one call of the driver and one mark.
+    /// mark(), but while an earlier mark is still awaited only once enough has come together.
     void mark_when_worthwhile();
-    /// Asks the driver once.
+    /// Looks at what is done.
     void poll();
 
   private:
     static constexpr std::uint64_t kCells = 1024;
-    static constexpr std::size_t kBatch = 64;
-    static constexpr std::size_t kMarks = 8;
+    static constexpr std::size_t kEvents = 8;
+    static constexpr std::size_t kMarks = 256;
+    static constexpr std::uint64_t kWorthwhile = 16;
 
+    /// Done once an event is, or once the copier has done so many commands.
     struct Mark {
-        cu::Event event = nullptr;
         std::uint64_t ticket = 0;
+        cu::Event event = nullptr;
+        std::uint64_t command = 0;
     };
 
     void release() noexcept;
-    void start_batch();
+    bool may_use_copier(std::uint64_t target, std::uint64_t source, std::size_t bytes) noexcept;
+    void mark_copier();
+    Mark& last_mark() noexcept { return marks_[(first_mark_ + mark_count_ - 1) % kMarks]; }
 
     cu::Stream stream_ = nullptr;
     Order order_;
+    Copier* copier_;
     std::uint64_t* cells_ = nullptr;  ///< pinned
     std::uint64_t issued_ = 0;
     std::uint64_t marked_ = 0;
     std::uint64_t completed_ = 0;
     std::uint64_t cell_count_ = 0;
     std::array<std::uint64_t, kCells> cell_ticket_{};
+    std::array<cu::Event, kEvents> events_{};
+    std::uint64_t event_count_ = 0;  ///< recorded so far
+    std::size_t awaited_events_ = 0;
     std::array<Mark, kMarks> marks_{};
     std::size_t first_mark_ = 0;
     std::size_t mark_count_ = 0;
-    std::size_t batch_count_ = 0;
-    std::array<cu::DevicePointer, kBatch> batch_targets_{};
-    std::array<cu::DevicePointer, kBatch> batch_sources_{};
-    std::array<std::size_t, kBatch> batch_bytes_{};
-    bool may_batch_;
-    bool writes_words_;
 };
 
 /// How memory of one process reaches another.
@@ -151,6 +154,7 @@ class Gpu {
     int device() const noexcept { return device_; }
     cu::Context context() const noexcept { return context_; }
     bool has_own_context() const noexcept { return own_context_ != nullptr; }
+    bool has_copier() const noexcept { return copier_ != nullptr; }
 
     /// For a progress thread, which belongs to us: sets the context and leaves it.
     void make_current();
@@ -176,7 +180,8 @@ class Gpu {
     /// Maps what another process exported. Takes `exported.fd`.
     MappedMemory import_memory(MemoryExport exported);
     /// Second mapping, for this device, of an allocation of this process on another device.
-    MappedMemory map_local(std::uint64_t address);
+    /// `exported` is what its owner found out: the driver would not tell a context of this device.
+    MappedMemory map_local(std::uint64_t address, const MemoryExport& exported);
     void unmap(const MappedMemory& mapping);
 
   private:
@@ -186,8 +191,9 @@ class Gpu {
         std::uint64_t ticket = 0;
     };
 
-    void create_streams(int peer_count, const GpuOptions& options);
-    void destroy_streams() noexcept;
+    void start(int peer_count, const GpuOptions& options, std::uint64_t reachable);
+    void stop() noexcept;
+    void start_copier(const GpuOptions& options, std::uint64_t reachable);
     void try_copy(std::uint64_t reachable);
     MappedMemory map_allocation(cu::Allocation allocation, std::uint64_t allocation_bytes,
                                 std::uint64_t offset);
@@ -195,6 +201,7 @@ class Gpu {
     int device_;
     std::shared_ptr<CopyContext> own_context_;
     cu::Context context_ = nullptr;
+    std::unique_ptr<Copier> copier_;  ///< outlives the streams
     std::vector<std::unique_ptr<GpuStream>> copy_streams_;
     std::unique_ptr<GpuStream> delivery_stream_;
     unsigned char* staging_ = nullptr;

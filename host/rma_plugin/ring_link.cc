@@ -133,7 +133,10 @@ RemoteRegion LoopbackLink::await_region(std::uint64_t sequence, Gpu* gpu,
     if (gpu == nullptr) {
         region.place.access = Place::Access::none;
     } else if (gpu->device() != region.record.device) {
-        region.mapping = gpu->map_local(region.record.address);
+        MemoryExport exported;
+        exported.allocation_bytes = region.record.allocation_bytes;
+        exported.offset = region.record.offset;
+        region.mapping = gpu->map_local(region.record.address, exported);
         region.place.address = region.mapping.address;
     }
     return region;

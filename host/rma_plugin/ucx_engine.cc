@@ -340,7 +340,9 @@ bool UcxLink::try_send(const Message& message, const void* payload) {
     Outgoing& slot = out_[sent_ % kWindow];
     if (!finished(&slot.request)) return false;
     slot.header = {engine_->rank(), 0, sent_, message};
-    std::memcpy(slot.payload.data(), payload, message.payload_bytes);
+    if (message.payload_bytes > 0) {
+        std::memcpy(slot.payload.data(), payload, message.payload_bytes);
+    }
     ++sent_;
     slot.request = start(kMessageId, &slot.header, sizeof(slot.header), slot.payload.data(),
                          message.payload_bytes);

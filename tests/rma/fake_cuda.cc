@@ -9,6 +9,8 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -18,16 +20,21 @@
 #include <thread>
 #include <vector>
 
+#include "host/rma_plugin/copier_queue.hpp"
 #include "host/rma_plugin/cuda_driver.hpp"
 
 namespace {
 
 namespace cu = gimlet::rma::cu;
+using namespace gimlet::rma;
 
 constexpr int kInvalidValue = 1;
 constexpr int kInvalidContext = 201;
+constexpr int kNotFound = 500;
 constexpr int kNotSupported = 801;
 constexpr std::size_t kPage = 4096;
+constexpr int kNoDevice = -1;
+constexpr int kAnyDevice = -2;
 
 struct Allocation {
     int fd = -1;
@@ -41,7 +48,7 @@ struct Range {
     std::size_t bytes = 0;
     unsigned long long allocation = 0;  // 0: host memory
     int device = 0;
-    bool accessible = false;
+    int reached_from = kNoDevice;
 };
 
 struct Machine {
@@ -67,10 +74,10 @@ Range* find_range(std::uint64_t address, std::size_t bytes, std::uint64_t* base 
     return &it->second;
 }
 
-bool reachable(std::uint64_t address, std::size_t bytes) {
+bool reachable(int device, std::uint64_t address, std::size_t bytes) {
     const std::lock_guard lock(machine().mutex);
     const Range* range = find_range(address, bytes);
-    return range != nullptr && range->accessible;
+    return range != nullptr && (range->reached_from == device || range->reached_from == kAnyDevice);
 }
 
 /// An event knows how often it was recorded, and how many of those the stream has passed.
@@ -81,9 +88,52 @@ struct Event {
 
 struct Work {
     std::uint64_t target = 0;
-    std::uint64_t source = 0;  // the value itself if bytes is 0
+    std::uint64_t source = 0;
     std::size_t bytes = 0;
     Event* event = nullptr;
+    CopierQueue* queue = nullptr;  // a launch of the copier
+    std::uint64_t next = 0;
+    std::uint64_t launch = 0;
+};
+
+/// A command of the copier, as found in its queue.
+class CopierCommand {
+  public:
+    bool read(CopierQueue& queue, std::uint64_t number) {
+        for (unsigned i = 0; i < kCopierWords; ++i) {
+            const std::uint64_t word = std::atomic_ref(queue.slots[number % kCopierSlots][i])
+                                           .load(std::memory_order_acquire);
+            if ((word & ~kCopierPayloadMask) != copier_tag(number)) return false;
+            words_[i] = word & kCopierPayloadMask;
+        }
+        return true;
+    }
+    bool is_word() const { return kind() == CopierKind::word; }
+    void copy(int device) const {
+        if (is_word()) return;
+        const auto bytes = static_cast<std::uint32_t>(words_[2]);
+        const std::uint64_t value = words_[1] | words_[3] << kHalfBits;
+        const bool is_copy = kind() == CopierKind::copy;
+        require(reachable(device, words_[0], bytes) &&
+                (!is_copy || reachable(device, words_[1], bytes)));
+        std::memcpy(reinterpret_cast<void*>(words_[0]),
+                    is_copy ? reinterpret_cast<const void*>(words_[1]) : &value, bytes);
+    }
+    void write_word(int device) const {
+        if (!is_word()) return;
+        require(words_[0] % 8 == 0 && reachable(device, words_[0], 8));
+        std::atomic_ref(*reinterpret_cast<std::uint64_t*>(words_[0]))
+            .store(words_[1] | words_[3] << kHalfBits, std::memory_order_release);
+    }
+
+  private:
+    CopierKind kind() const { return static_cast<CopierKind>(words_[2] >> kCopierKindShift); }
+    static void require(bool condition) {
+        if (condition) return;
+        (void)std::fprintf(stderr, "fake_cuda: the copier was given a wrong address\n");
+        std::abort();
+    }
+    std::uint64_t words_[kCopierWords] = {};
 };
 
 constexpr std::intptr_t kFirstPrimary = 0x1000;
@@ -92,6 +142,13 @@ constexpr std::intptr_t kMostDevices = 64;
 bool is_primary(cu::Context context) {
     const auto number = reinterpret_cast<std::intptr_t>(context);
     return number >= kFirstPrimary && number < kFirstPrimary + kMostDevices;
+}
+
+int device_of(cu::Context context) {
+    if (context == nullptr) return kNoDevice;
+    return is_primary(context)
+               ? static_cast<int>(reinterpret_cast<std::intptr_t>(context) - kFirstPrimary)
+               : *reinterpret_cast<int*>(context);
 }
 
 class Stream {
@@ -133,14 +190,42 @@ class Stream {
             }
             if (work.event != nullptr) {
                 work.event->passed.fetch_add(1, std::memory_order_release);
-            } else if (work.bytes == 0) {
-                std::atomic_ref(*reinterpret_cast<std::uint64_t*>(work.target))
-                    .store(work.source, std::memory_order_release);
+            } else if (work.queue != nullptr) {
+                run_copier(work);
             } else {
                 copy(work);
             }
             lock.lock();
         }
+    }
+
+    /// As copier_kernel.cu does it, with batches of any length and little patience.
+    void run_copier(const Work& work) {
+        std::uint64_t next = work.next;
+        for (unsigned idle = 1 + random_() % 50; idle > 0; --idle) {
+            const std::vector<CopierCommand> batch = take(*work.queue, next);
+            if (batch.empty()) {
+                std::this_thread::yield();
+                continue;
+            }
+            // Copies run in no promised order: last to first is the unkindest.
+            for (auto it = batch.rbegin(); it != batch.rend(); ++it) it->copy(device_of(context_));
+            for (const CopierCommand& command : batch) command.write_word(device_of(context_));
+            next += batch.size();
+            std::atomic_ref(work.queue->completed).store(next, std::memory_order_release);
+        }
+        std::atomic_ref(work.queue->gone).store(work.launch, std::memory_order_release);
+    }
+
+    std::vector<CopierCommand> take(CopierQueue& queue, std::uint64_t next) {
+        std::vector<CopierCommand> batch;
+        for (std::size_t most = 1 + random_() % kCopierBatch; batch.size() < most; ++next) {
+            CopierCommand command;
+            if (!command.read(queue, next)) break;
+            if (!batch.empty() && batch.back().is_word() && !command.is_word()) break;
+            batch.push_back(command);
+        }
+        return batch;
     }
 
     static void copy(const Work& work) {
@@ -242,34 +327,37 @@ int cuCtxPopCurrent_v2(cu::Context*) {
     beneath.pop_back();
     return 0;
 }
-int cuStreamWriteValue64_v2(cu::Stream stream, std::uint64_t target, std::uint64_t value,
-                            unsigned) {
-    if (target % 8 != 0 || !reachable(target, 8)) return kInvalidValue;
-    return push(stream, {target, value, 0, nullptr});
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+    *value = attribute == cu::kAttributeMpsEnabled && std::getenv("FAKE_CUDA_MPS") != nullptr;
+    return 0;
+}
+int cuModuleLoadData(cu::Module* module, const void*) {
+    *module = reinterpret_cast<cu::Module>(1);
+    return std::getenv("FAKE_CUDA_NO_KERNELS") != nullptr ? kNotSupported : 0;
+}
+int cuModuleUnload(cu::Module) {
+    return 0;
+}
+int cuModuleGetFunction(cu::Function* function, cu::Module, const char* name) {
+    *function = reinterpret_cast<cu::Function>(1);
+    return std::strcmp(name, "gimlet_rma_copier") == 0 ? 0 : kInvalidValue;
+}
+int cuLaunchKernel(cu::Function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
+                   unsigned, unsigned, cu::Stream stream, void** arguments, void**) {
+    if (blocks != 1 || threads != kCopierThreads) return kInvalidValue;
+    Work work;
+    work.queue = *static_cast<CopierQueue**>(arguments[0]);
+    work.next = *static_cast<unsigned long long*>(arguments[1]);
+    work.launch = *static_cast<unsigned long long*>(arguments[2]);
+    return push(stream, work);
 }
 int cuMemcpyAsync(std::uint64_t target, std::uint64_t source, std::size_t bytes,
                   cu::Stream stream) {
-    if (!reachable(target, bytes) || !reachable(source, bytes)) return kInvalidValue;
-    return push(stream, {target, source, bytes, nullptr});
-}
-// The copies of a batch run in no promised order: last to first is the unkindest.
-int cuMemcpyBatchAsync_v2(std::uint64_t* targets, std::uint64_t* sources, std::size_t* bytes,
-                          std::size_t count, cu::CopyAttributes* attributes, std::size_t* starts,
-                          std::size_t attribute_count, cu::Stream stream) {
-    if (std::getenv("FAKE_CUDA_NO_BATCH") != nullptr) return kNotSupported;
-    if (count == 0 || attribute_count != 1 || *starts != 0 || attributes->source_order != 1) {
+    const int device = device_of(current);
+    if (!reachable(device, target, bytes) || !reachable(device, source, bytes)) {
         return kInvalidValue;
     }
-    for (std::size_t i = 0; i < count; ++i) {
-        if (!reachable(targets[i], bytes[i]) || !reachable(sources[i], bytes[i])) {
-            return kInvalidValue;
-        }
-    }
-    for (std::size_t i = count; i > 0; --i) {
-        const int result = cuMemcpyAsync(targets[i - 1], sources[i - 1], bytes[i - 1], stream);
-        if (result != 0) return result;
-    }
-    return 0;
+    return push(stream, {target, source, bytes});
 }
 int cuEventCreate(cu::Event* event, unsigned flags) {
     *event = reinterpret_cast<cu::Event>(new Event);
@@ -282,7 +370,7 @@ int cuEventDestroy_v2(cu::Event event) {
 int cuEventRecord(cu::Event event, cu::Stream stream) {
     auto* recorded = reinterpret_cast<Event*>(event);
     recorded->recorded.fetch_add(1);
-    return push(stream, {0, 0, 0, recorded});
+    return push(stream, {.event = recorded});
 }
 int cuEventQuery(cu::Event event) {
     const auto* recorded = reinterpret_cast<Event*>(event);
@@ -294,7 +382,8 @@ int cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
     *memory =
         mmap(nullptr, round_up(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     const std::lock_guard lock(machine().mutex);
-    machine().ranges[reinterpret_cast<std::uint64_t>(*memory)] = {round_up(bytes), 0, 0, true};
+    machine().ranges[reinterpret_cast<std::uint64_t>(*memory)] = {round_up(bytes), 0, 0,
+                                                                  kAnyDevice};
     return 0;
 }
 int cuMemFreeHost(void* memory) {
@@ -316,7 +405,9 @@ int cuPointerGetAttribute(void* value, int attribute, std::uint64_t address) {
 int cuMemGetAddressRange_v2(std::uint64_t* base, std::size_t* bytes, std::uint64_t address) {
     const std::lock_guard lock(machine().mutex);
     const Range* range = find_range(address, 1, base);
-    if (range == nullptr || range->allocation == 0) return kInvalidValue;
+    if (range == nullptr || range->allocation == 0 || range->device != device_of(current)) {
+        return kNotFound;
+    }
     *bytes = range->bytes;
     return 0;
 }
@@ -363,7 +454,7 @@ int cuMemMap(std::uint64_t address, std::size_t bytes, std::size_t offset,
                         MAP_SHARED | MAP_FIXED, allocation.fd, 0);
     if (memory == MAP_FAILED) return kInvalidValue;
     ++allocation.references;
-    machine().ranges[address] = {bytes, handle, allocation.device, false};
+    machine().ranges[address] = {bytes, handle, allocation.device, kNoDevice};
     return 0;
 }
 int cuMemSetAccess(std::uint64_t address, std::size_t, const cu::AccessDescription* access,
@@ -371,7 +462,7 @@ int cuMemSetAccess(std::uint64_t address, std::size_t, const cu::AccessDescripti
     const std::lock_guard lock(machine().mutex);
     Range* range = find_range(address, 1);
     if (range == nullptr || count != 1 || access->flags != 3) return kInvalidValue;
-    range->accessible = true;
+    range->reached_from = access->location.id;
     return 0;
 }
 int cuMemRelease(unsigned long long handle) {

@@ -370,6 +370,7 @@ class Player {
 }  // namespace
 
 void play_rank(RankWorld& world, const Shape& shape) {
+    use_device(shape.device_each ? world.rank : 0);
     world.connect(kContexts);
     Player(world, shape).run();
     world.close();

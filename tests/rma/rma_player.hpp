@@ -17,6 +17,7 @@ struct Shape {
     std::uint64_t seed;
     int operations;  ///< of one rank, all epochs together
     int operations_per_epoch = 100;
+    bool device_each = false;  ///< every rank has a GPU of its own
 };
 
 /// All ranks of a world of their own; failures become a failed CHECK.

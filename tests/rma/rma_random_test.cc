@@ -24,11 +24,13 @@ TEST_CASE("rma: random operations on device memory of the stand-in driver", "[rm
 }
 
 TEST_CASE("rma: random operations where the driver can do less", "[rma]") {
-    const char* variable = GENERATE("FAKE_CUDA_NO_BATCH", "FAKE_CUDA_NO_CONTEXT");
+    const char* variable = GENERATE("FAKE_CUDA_NO_CONTEXT", "FAKE_CUDA_NO_KERNELS");
     INFO(variable);
     (void)setenv(variable, "1", 1);
+    (void)setenv("FAKE_CUDA_MPS", "1", 1);
     play({3, RankKind::processes, MemoryPlace::device, 21, 200});
     play({3, RankKind::threads, MemoryPlace::device, 22, 200});
+    (void)unsetenv("FAKE_CUDA_MPS");
     (void)unsetenv(variable);
 }
 
@@ -40,18 +42,27 @@ TEST_CASE("rma: kernels of the application stand in front of nothing", "[rma]") 
     (void)unsetenv("FAKE_CUDA_PRIMARY_STUCK");
 }
 
-TEST_CASE("rma: random operations with every use of the GPU", "[rma]") {
-    const char* choices = GENERATE("primary,plain", "own,write", "primary,batch,write");
-    INFO(choices);
-    (void)setenv("GIMLET_RMA_GPU", choices, 1);
-    play({3, RankKind::processes, MemoryPlace::device, 41, 200});
-    play({3, RankKind::threads, MemoryPlace::device, 42, 200});
-    (void)unsetenv("GIMLET_RMA_GPU");
+TEST_CASE("rma: random operations between GPUs", "[rma]") {
+    Shape shape{3, RankKind::threads, MemoryPlace::device, 61, 200};
+    shape.device_each = true;
+    play(shape);
+    shape.kind = RankKind::processes;
+    play(shape);
+}
+
+TEST_CASE("rma: random operations with the copier", "[rma]") {
+    (void)setenv("FAKE_CUDA_MPS", "1", 1);
+    play({2, RankKind::threads, MemoryPlace::device, 51, 400});
+    play({4, RankKind::threads, MemoryPlace::device, 52, 300});
+    play({2, RankKind::processes, MemoryPlace::device, 53, 400});
+    play({3, RankKind::processes, MemoryPlace::device, 54, 300});
+    (void)unsetenv("FAKE_CUDA_MPS");
 }
 
 // 10,000 operations a rank, 100 seeds: tests/README.md says how long that takes.
 TEST_CASE("rma: random operations for long", "[.rma-long]") {
     for (std::uint64_t seed = 1000; seed < 1100; ++seed) {
+        (void)(seed % 8 < 4 ? setenv("FAKE_CUDA_MPS", "1", 1) : unsetenv("FAKE_CUDA_MPS"));
         const auto kind = seed % 2 == 0 ? RankKind::threads : RankKind::processes;
         const auto place = seed % 4 < 2 ? MemoryPlace::host : MemoryPlace::device;
         const int size = static_cast<int>(2 + seed % 7);

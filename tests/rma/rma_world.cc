@@ -26,6 +26,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::seconds(30);
 
+thread_local int current_device = 0;
 std::mutex log_mutex;
 std::vector<std::string> log_lines;
 
@@ -36,6 +37,7 @@ void collect_log(int level, unsigned long, const char*, int, const char* format,
     va_start(arguments, format);
     (void)std::vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
+    if (std::getenv("GIMLET_RMA_TEST_LOG") != nullptr) (void)std::fprintf(stderr, "%s\n", text);
     const std::lock_guard lock(log_mutex);
     log_lines.emplace_back(text);
 }
@@ -209,13 +211,17 @@ void RankWorld::close() {
     session = nullptr;
 }
 
+void use_device(int device) {
+    current_device = device;
+}
+
 Memory::Memory(std::size_t bytes, MemoryPlace place, bool exportable)
     : bytes_(bytes), place_(place) {
     void* memory = nullptr;
     if (place == MemoryPlace::device) {
         (void)plugin_library();
         memory = reinterpret_cast<decltype(&fake_cuda_alloc)>(fake_symbol("fake_cuda_alloc"))(
-            bytes, exportable ? 1 : 0, 0);
+            bytes, exportable ? 1 : 0, current_device);
     } else {
         memory = std::calloc(1, bytes);
     }

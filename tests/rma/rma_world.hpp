@@ -74,6 +74,9 @@ class RankWorld {
     void* context = nullptr;
 };
 
+/// Device of the calling thread's Memory from now on; 0 at first.
+void use_device(int device);
+
 /// Zeroed memory that the plugin can register as `place`; device memory comes from the stand-in
 /// driver.
 class Memory {
