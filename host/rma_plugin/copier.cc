@@ -13,7 +13,7 @@ namespace gimlet::rma {
 
 namespace {
 
-constexpr std::size_t kPieceBytes = 4096;  // what one warp copies in a microsecond or so
+constexpr std::size_t kPieceBytes = 32768;  // as much as the block has under way at once
 constexpr std::size_t kMostPieces = Copier::kMostBytes / kPieceBytes;
 constexpr unsigned kIdlePolls = 4096;  // of about a microsecond each
 
@@ -118,8 +118,8 @@ void Copier::launch() {
     unsigned long long number = launches_ + 1;
     unsigned idle_polls = kIdlePolls;
     void* arguments[] = {&queue_, &next, &number, &idle_polls};
-    check_cuda(cuda_driver().launch_kernel(kernel_, 1, 1, 1, kCopierThreads, 1, 1, 0, stream_,
-                                           arguments, nullptr),
+    check_cuda(cuda_driver().launch_kernel(kernel_, 1, 1, 1, kCopierThreads, 1, 1,
+                                           kCopierSharedBytes, stream_, arguments, nullptr),
                "cuLaunchKernel");
     launches_ = number;
 }

@@ -9,7 +9,8 @@ using Word = unsigned long long;
 
 constexpr unsigned kWarp = 32;
 constexpr unsigned kWarps = kCopierThreads / kWarp;
-constexpr unsigned kUnroll = 4;
+constexpr unsigned kUnroll = 8;
+constexpr unsigned kMostOfOneWarp = 4096;  // larger copies are shared by all warps
 static_assert(kCopierBatch * kCopierWords == kWarp, "one load of a warp reads a batch");
 
 __device__ Word load(const std::uint64_t* word) {
@@ -52,8 +53,9 @@ __device__ void copy(Word target, Word source, unsigned bytes, unsigned lane) {
 
 struct Batch {
     Word words[kCopierBatch][kCopierWords];
-    unsigned count;
+    Word count;
 };
+static_assert(sizeof(Batch) == kCopierSharedBytes);
 
 /// By the first warp: takes what has arrived, up to a copy behind a word.
 __device__ void take(const CopierQueue* queue, Word next, unsigned lane, Batch* batch) {
@@ -75,6 +77,16 @@ __device__ void take(const CopierQueue* queue, Word next, unsigned lane, Batch* 
     if (lane == 0) batch->count = limit / kCopierWords;
 }
 
+/// By all warps.
+__device__ void share(const Word* words, unsigned bytes, unsigned warp, unsigned lane) {
+    constexpr unsigned kGrain = 512;
+    const unsigned part = (bytes / kWarps + kGrain) / kGrain * kGrain;
+    const unsigned begin = warp * part;
+    if (begin < bytes) {
+        copy(words[0] + begin, words[1] + begin, min(part, bytes - begin), lane);
+    }
+}
+
 __device__ void carry_out(const Word* words, unsigned lane) {
     const auto bytes = static_cast<unsigned>(words[2]);
     if (kind_of(words[2]) == CopierKind::copy) {
@@ -90,16 +102,25 @@ __device__ void carry_out(const Word* words, unsigned lane) {
 
 /// `next`: first command that is not carried out yet. Leaves after `idle_polls` looks at an empty
 /// queue, and writes `launch` into the queue when it does.
-extern "C" __global__ void __launch_bounds__(kCopierThreads)
+extern "C" __global__ void __launch_bounds__(kCopierThreads, 2)
     gimlet_rma_copier(CopierQueue* queue, Word next, Word launch, unsigned idle_polls) {
-    __shared__ Batch batch;
+    extern __shared__ Batch batches[];
+    Batch& batch = batches[0];
     const unsigned lane = threadIdx.x % kWarp;
     const unsigned warp = threadIdx.x / kWarp;
     for (unsigned idle = 0; idle < idle_polls; ++idle) {
         if (warp == 0) take(queue, next, lane, &batch);
         __syncthreads();
-        const unsigned count = batch.count;
-        for (unsigned i = warp; i < count; i += kWarps) carry_out(batch.words[i], lane);
+        const auto count = static_cast<unsigned>(batch.count);
+        for (unsigned i = 0; i < count; ++i) {
+            const Word* words = batch.words[i];
+            const auto bytes = static_cast<unsigned>(words[2]);
+            if (kind_of(words[2]) == CopierKind::copy && bytes > kMostOfOneWarp) {
+                share(words, bytes, warp, lane);
+            } else if (i % kWarps == warp) {
+                carry_out(words, lane);
+            }
+        }
         __syncthreads();
         if (count == 0) continue;
         idle = 0;

@@ -11,7 +11,8 @@ namespace gimlet::rma {
 inline constexpr std::uint64_t kCopierSlots = 1024;
 inline constexpr unsigned kCopierWords = 4;  ///< of one command
 inline constexpr unsigned kCopierBatch = 8;  ///< commands that the kernel takes at once, at most
-inline constexpr unsigned kCopierThreads = 256;
+inline constexpr unsigned kCopierThreads = 512;
+inline constexpr unsigned kCopierSharedBytes = (kCopierBatch * kCopierWords + 1) * 8;
 inline constexpr unsigned kCopierPayloadBits = 48;
 inline constexpr std::uint64_t kCopierPayloadMask = (std::uint64_t{1} << kCopierPayloadBits) - 1;
 
@@ -32,16 +33,10 @@ struct CopierQueue {
     std::uint64_t gone;                    ///< number of the last launch that has ended
 };
 
-#if defined(__CUDACC__)
-#define GIMLET_RMA_BOTH __host__ __device__
-#else
-#define GIMLET_RMA_BOTH
-#endif
 /// In the upper bits of each word of command `number` (from 0). Fresh memory has 0, no command has
 /// it in the first lap.
-GIMLET_RMA_BOTH constexpr std::uint64_t copier_tag(std::uint64_t number) {
+constexpr std::uint64_t copier_tag(std::uint64_t number) {
     return (number / kCopierSlots + 1) << kCopierPayloadBits;
 }
-#undef GIMLET_RMA_BOTH
 
 }  // namespace gimlet::rma

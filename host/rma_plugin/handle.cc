@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <random>
@@ -18,7 +19,7 @@ namespace gimlet::rma {
 namespace {
 
 /// Read by peers to see whether they may access our memory.
-std::uint64_t probe_word = 0;
+std::atomic<std::uint64_t> probe_word{0};
 
 std::uint64_t process_token() {
     static const std::uint64_t token = make_token();
@@ -84,7 +85,7 @@ WireHandle describe_process() {
     handle.process_token = process_token();
     handle.host_id = host_id();
     handle.pid = getpid();
-    probe_word = handle.process_token;
+    probe_word.store(handle.process_token, std::memory_order_relaxed);
     handle.probe_address = reinterpret_cast<std::uint64_t>(&probe_word);
     const std::string forced = env_choice(EnvVar::rma_engine);
     if (forced != "auto") handle.forced_engine = static_cast<std::uint32_t>(parse_engine(forced));

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,7 +55,10 @@ void find_ucp(void* library, const char* name, Function* function) {
 }
 
 const Ucp& load_ucp(int rank) {
+    // Not a function-local static alone: after a failure the next call must try again.
+    static std::mutex mutex;
     static Ucp ucp{};
+    const std::lock_guard lock(mutex);
     if (ucp.request_free != nullptr) return ucp;
     const std::string name = env_text(EnvVar::rma_ucx_library);
     void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -343,8 +343,10 @@ int cuModuleGetFunction(cu::Function* function, cu::Module, const char* name) {
     return std::strcmp(name, "gimlet_rma_copier") == 0 ? 0 : kInvalidValue;
 }
 int cuLaunchKernel(cu::Function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
-                   unsigned, unsigned, cu::Stream stream, void** arguments, void**) {
-    if (blocks != 1 || threads != kCopierThreads) return kInvalidValue;
+                   unsigned, unsigned shared_bytes, cu::Stream stream, void** arguments, void**) {
+    if (blocks != 1 || threads != kCopierThreads || shared_bytes != kCopierSharedBytes) {
+        return kInvalidValue;
+    }
     Work work;
     work.queue = *static_cast<CopierQueue**>(arguments[0]);
     work.next = *static_cast<unsigned long long*>(arguments[1]);
