@@ -16,7 +16,7 @@ namespace gimlet::rma {
 /// pass each other. Not thread safe; the context it was created in must be current.
 class Copier {
   public:
-    static constexpr std::size_t kMostBytes = 262144;  ///< of one copy; the driver is faster above
+    static constexpr std::size_t kMostBytes = 131072;  ///< of one copy; the driver is faster above
 
     /// Raises Error(cuda) if the driver cannot take the kernel.
     Copier();
