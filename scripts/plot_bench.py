@@ -9,6 +9,8 @@ Writes into DIR (default: plots), for what the lines hold:
   barrier.svg          time of each barrier over ranks
   put_stream.svg       bytes a second over the size of a put
   put_round_trip.svg   time of a round trip over the size of a put
+  pipeline.svg         time to the last row over rows, one curve for each way; dashed: the model
+  pipeline_first.svg   the same, to the first row
 Lines of several runs may be mixed; of equal points the last one counts. Only the standard library is used.
 Exit code: 0 = done, 1 = a line is no bench line (its place is named), 2 = bad usage.
 """
@@ -64,6 +66,10 @@ def shape_of(line):
     """What tells this line from others of its case, apart from what is on an axis."""
     if line["case"] == "barrier":
         return line["kind"]
+    if line["case"] == "handover":
+        return line["kind"]
+    if line["case"] == "pipeline":
+        return f"{line['sync']}, {line['batches']}, H {line['hidden']}, {line['stages']} stages"
     if line["case"] == "put":
         return f"{line['path']}, {line['ranks']} ranks"
     parts = [line.get("type", ""), f"H {line.get('hidden', '?')}", f"{line.get('ranks', '?')} ranks"]
@@ -78,6 +84,7 @@ def table(lines):
     rows = [("case", "shape", "at", "ranks", "time us", "floor us", "ratio", "GB/s")]
     for line in lines:
         at = {"barrier": f"{line.get('blocks', '')} blocks",
+              "handover": "",
               "put": f"{line.get('measure', '')} {size_text(line.get('bytes', 0))}"}.get(
                   line["case"], f"T {line.get('tokens', '')}")
         rate = line.get("bytes_per_s")
@@ -133,8 +140,8 @@ def chart(title, x_name, y_name, series, x_text=short):
                f'{escape(y_name)}</text>')
     colours = {}
     for index, (name, (dashed, curve)) in enumerate(series.items()):
-        # A floor has the colour of its curve.
-        colour = colours.setdefault(name.removesuffix(" floor"), COLOURS[len(colours) % len(COLOURS)])
+        # A floor, or a model, has the colour of its curve.
+        colour = colours.setdefault(name.removesuffix(" floor").removesuffix(" model"), COLOURS[len(colours) % len(COLOURS)])
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         pixels = [(x_axis.pixel(x), y_axis.pixel(y)) for x, y in sorted(curve.items())]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in pixels)
@@ -176,6 +183,17 @@ def charts(lines):
             out["put_stream.svg"] = ("Puts, " + device, "bytes a put", "GB/s a rank", stream, size_text)
             out["put_round_trip.svg"] = ("Put, signal, wait, and back, " + device, "bytes a put",
                                          "us a round trip", rounds, size_text)
+        elif case == "handover":
+            continue  # a few numbers: they are in the table
+        elif case == "pipeline":
+            for key, name, what in (("median_us", "pipeline.svg", "last"),
+                                    ("first_us", "pipeline_first.svg", "first")):
+                series = {}
+                for line in mine:
+                    add(series, shape_of(line), line["tokens"], line[key])
+                    add(series, shape_of(line) + " model", line["tokens"],
+                        line["model"][what + "_us"], True)
+                out[name] = (f"Pipeline, {device}", "rows", f"us to the {what} row", series, short)
         else:
             series = {}
             for line in mine:

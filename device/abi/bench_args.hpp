@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "device/abi/fifo.hpp"
 #include "device/abi/kernel_args.hpp"
 
 // Arguments of the kernels behind `gimlet bench`.
@@ -56,6 +57,67 @@ struct PutBenchArgs {
     std::int32_t warmup_count;    ///< rounds before them
     std::int32_t context_count;   ///< GIN contexts used side by side, one warp each
     PutPath path;
+};
+
+/// Who tells the next stage of a pipeline that rows are there.
+enum class PipelineSync : std::int32_t {
+    barrier,  ///< whole batches into full-size buffers, a gpu_barrier after each
+    fifo,     ///< rings, chunk by chunk
+};
+
+/// What one block saw of one run; host-mapped, one a block. Times are of the GPU's global timer.
+struct PipelineLaneRecord {
+    std::uint64_t start_ns;  ///< all blocks of all ranks are there
+    std::uint64_t first_ns;  ///< last stage: its first row may be read
+    std::uint64_t last_ns;   ///< the stage has moved its last row
+    std::uint64_t flags;     ///< words written to tell others
+    std::uint64_t waits;     ///< barriers; waits for a tail or a head that did not hold at once
+};
+
+inline constexpr int kMaxPipelineBatches = 8;
+
+/// T rows of `row_bytes` go through `stage_count` stages; stage s is on rank s % R, in its blocks
+/// s / R * lane_count and following. Each stage moves every row once: from the source (stage 0) or
+/// its own buffer, to the next stage's buffer or the target (last stage). Lane l moves the rows
+/// that are l modulo lane_count. Source and target hold the rows modulo `kept_rows`.
+struct PipelineBenchArgs {
+    PeerHandles peers;
+    FifoOptions fifo;             ///< of one lane's ring
+    PipelineLaneRecord* records;  ///< [blocks]
+    std::uint64_t source_offset;
+    std::uint64_t target_offset;
+    /// barrier: [places][2, or 1 for a single batch][largest batch] rows. fifo:
+    /// [places][lane_count] channels; a place is s / R.
+    std::uint64_t buffer_offset;
+    std::uint64_t first_epoch;  ///< > 0; a run takes batch_count + stage_count numbers
+    PipelineSync sync;
+    std::int32_t stage_count;
+    std::int32_t lane_count;
+    std::int32_t slot_count;  ///< rows in a block's shared memory
+    std::uint32_t row_bytes;
+    std::uint32_t kept_rows;
+    std::uint32_t batch_count;
+    std::uint32_t batch_rows[kMaxPipelineBatches];
+};
+
+enum class HandoverKind : std::int32_t {
+    flag,      ///< one release store, one acquire poll
+    fifo,      ///< reserve, publish; wait, release: nothing in the slot
+    fifo_row,  ///< the same with 16 bytes written and read
+};
+
+/// Round trips between a warp of rank 0 and a warp of rank 1 (one rank: of its own other block),
+/// over loads and stores.
+struct HandoverBenchArgs {
+    PeerHandles peers;
+    BenchTime* time;
+    FifoOptions fifo;
+    std::uint64_t fifo_offset;   ///< two channels: there, and back
+    std::uint64_t flags_offset;  ///< u64[2]
+    std::uint64_t first_epoch;
+    std::int32_t warmup_count;
+    std::int32_t repeat_count;
+    HandoverKind kind;
 };
 
 }  // namespace gimlet

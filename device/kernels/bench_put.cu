@@ -172,7 +172,7 @@ cudaError_t prepare_bench_kernels() {
         if (const cudaError_t error = raise_shared_limit(kernel); error != cudaSuccess)
             return error;
     }
-    return cudaSuccess;
+    return prepare_pipeline_bench();
 }
 
 cudaError_t launch_put_bench(const PutBenchArgs& args, std::int32_t block_count,

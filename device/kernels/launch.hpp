@@ -60,6 +60,15 @@ cudaError_t launch_put_bench(const PutBenchArgs& args, std::int32_t block_count,
 /// Collective over the pairs of ranks that put to each other: round trips of put, signal and wait.
 cudaError_t launch_put_round_bench(const PutBenchArgs& args, cudaStream_t stream);
 
+/// Shared memory of one block of the pipeline bench.
+std::uint32_t pipeline_bench_shared_bytes(std::uint32_t row_bytes, std::int32_t slot_count);
+
+/// Collective over the LSA team, which is the world: one run of all rows, recorded by each block.
+cudaError_t launch_pipeline_bench(const PipelineBenchArgs& args, cudaStream_t stream);
+
+/// Collective over ranks 0 and 1; others return at once.
+cudaError_t launch_handover_bench(const HandoverBenchArgs& args, cudaStream_t stream);
+
 /// Local: see UnpackArgs.
 cudaError_t launch_unpack(const UnpackArgs& args, std::int32_t block_count, cudaStream_t stream);
 

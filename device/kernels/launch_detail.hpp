@@ -19,6 +19,8 @@ cudaError_t launch_gin_barrier_bench(BarrierKind kind, const BarrierBenchArgs& a
 cudaError_t launch_gin_put_stream_bench(const PutBenchArgs& args, cudaStream_t stream);
 cudaError_t launch_gin_put_round_bench(const PutBenchArgs& args, cudaStream_t stream);
 
+cudaError_t prepare_pipeline_bench();
+
 /// Lets `kernel` use all of the device's opt-in shared memory.
 template <typename Args>
 cudaError_t raise_shared_limit(void (*kernel)(Args)) {

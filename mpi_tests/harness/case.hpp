@@ -88,5 +88,6 @@ void add_graph_cases(std::vector<Case>* cases);
 void add_refusal_cases(std::vector<Case>* cases);
 void add_life_cases(std::vector<Case>* cases);
 void add_litmus_cases(std::vector<Case>* cases);
+void add_channel_cases(std::vector<Case>* cases);
 
 }  // namespace gimlet::mpi_tests

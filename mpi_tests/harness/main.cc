@@ -28,6 +28,7 @@ std::vector<mpi_tests::Case> all_cases() {
     mpi_tests::add_graph_cases(&cases);
     mpi_tests::add_life_cases(&cases);
     mpi_tests::add_litmus_cases(&cases);
+    mpi_tests::add_channel_cases(&cases);
     // Last: these end with failed steps.
     mpi_tests::add_refusal_cases(&cases);
     return cases;

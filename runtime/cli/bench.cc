@@ -54,7 +54,7 @@ struct BenchOptions {
     }
     bool has_exchange_case() const {
         return std::any_of(cases.begin(), cases.end(), [](const std::string& name) {
-            return name != "barrier" && name != "put";
+            return name != "barrier" && name != "put" && name != "pipeline" && name != "handover";
         });
     }
 };
@@ -332,6 +332,7 @@ std::vector<CaseReport> run_cases(Runtime& runtime, const BenchOptions& options,
                                options.routings.size() * options.tokens.size() *
                                options.hidden.size();
     Progress progress("bench", options.has_case("barrier") + options.has_case("put") +
+                                   options.has_case("pipeline") + options.has_case("handover") +
                                    (options.has_exchange_case() ? shapes : 0));
     std::uint64_t done = 0;
     const auto tick = [&] {
@@ -348,6 +349,14 @@ std::vector<CaseReport> run_cases(Runtime& runtime, const BenchOptions& options,
     }
     if (options.has_case("put")) {
         reports.push_back(bench_puts(runtime, primitives, measure, rates));
+        tick();
+    }
+    if (options.has_case("handover")) {
+        reports.push_back(bench_handover(runtime, primitives));
+        tick();
+    }
+    if (options.has_case("pipeline")) {
+        reports.push_back(bench_pipeline(runtime, primitives, options.tokens, options.hidden));
         tick();
     }
     if (options.has_exchange_case())
@@ -396,8 +405,38 @@ int run_rank(const BenchOptions& options, std::shared_ptr<Bootstrap> bootstrap) 
     return 0;
 }
 
-const char* const kCases[] = {"barrier", "put",       "dispatch", "cached",
-                              "combine", "roundtrip", "launch"};
+const char* const kCases[] = {"barrier", "put",     "handover",  "pipeline", "dispatch",
+                              "cached",  "combine", "roundtrip", "launch"};
+
+const std::map<std::string, PipelineSync> kSyncs = {{"barrier", PipelineSync::barrier},
+                                                    {"fifo", PipelineSync::fifo}};
+
+void add_pipeline_options(CLI::App* bench, BenchOptions* options) {
+    PrimitiveBenchOptions& pipeline = options->primitives;
+    bench->add_option("--stages", pipeline.stages, "pipeline: stages that each row goes through")
+        ->check(CLI::PositiveNumber);
+    bench
+        ->add_option("--sync", pipeline.syncs,
+                     "pipeline: barrier (whole batches, full-size buffers), fifo (rings), a list")
+        ->delimiter(',')
+        ->transform(CLI::CheckedTransformer(kSyncs));
+    bench
+        ->add_option("--batches", pipeline.batches,
+                     "pipeline: how the T rows come: whole, even (four), skewed (four), a list")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"whole", "even", "skewed"}));
+    bench->add_option("--fifo-slots", pipeline.fifo_slots, "pipeline: slots of a lane's ring");
+    bench->add_option("--fifo-chunk", pipeline.fifo_chunk,
+                      "pipeline: rows between two moves of a tail, and of a head");
+    bench->add_option("--model-flag-ns", pipeline.model.flag_ns,
+                      "pipeline: the model's time from a flag's store until it is seen");
+    bench->add_option("--model-barrier-ns", pipeline.model.barrier_ns,
+                      "pipeline: the model's time of a barrier");
+    bench
+        ->add_option("--model-lane-rate", pipeline.model.lane_bytes_per_s,
+                     "pipeline: bytes a second that one lane copies in the model")
+        ->check(CLI::PositiveNumber);
+}
 
 }  // namespace
 
@@ -411,9 +450,11 @@ void add_bench(CLI::App* app, const Arguments& arguments, Action* action) {
         "the measured rate of a peer copy. Run it under mpirun for one process a "
         "rank, or with --ranks N for threads.");
     bench
-        ->add_option("cases,--case", options->cases,
-                     "barrier (beside NCCL's own), put (LSA and GIN, by size), dispatch, cached, "
-                     "combine, roundtrip, launch (a 16-byte memset: what starting anything costs)")
+        ->add_option(
+            "cases,--case", options->cases,
+            "barrier (beside NCCL's own), put (LSA and GIN, by size), handover (fifo beside "
+            "a flag), pipeline (barriers against fifos), dispatch, cached, "
+            "combine, roundtrip, launch (a 16-byte memset: what starting anything costs)")
         ->delimiter(',')
         ->check(CLI::IsMember(std::vector<std::string>(std::begin(kCases), std::end(kCases))));
     bench->add_option("--tokens", options->tokens, "tokens a rank, a list")
@@ -457,6 +498,7 @@ void add_bench(CLI::App* app, const Arguments& arguments, Action* action) {
         ->add_option("--put-contexts", options->primitives.put_contexts,
                      "put: GIN contexts used side by side")
         ->check(CLI::Range(1, 32));
+    add_pipeline_options(bench, options.get());
     bench->add_option("--calls", options->measure.calls, "measured calls a case")
         ->check(CLI::PositiveNumber);
     bench->add_option("--warmups", options->measure.warmups);

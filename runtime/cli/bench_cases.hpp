@@ -14,6 +14,7 @@
 #include "runtime/cli/bench_measure.hpp"
 #include "runtime/cli/table.hpp"
 #include "runtime/core.hpp"
+#include "runtime/pipeline_model.hpp"
 #include "runtime/runtime.hpp"
 
 namespace gimlet::cli {
@@ -24,6 +25,12 @@ struct PrimitiveBenchOptions {
     std::vector<std::uint64_t> put_bytes = {64, 1024, 16384, 262144, 1048576, 8388608, 67108864};
     std::uint64_t put_total_kib = 65536;  ///< bytes of one measured launch, at least one put
     int put_contexts = 1;                 ///< GIN contexts side by side
+    int stages = 3;
+    std::vector<PipelineSync> syncs = {PipelineSync::barrier, PipelineSync::fifo};
+    std::vector<std::string> batches = {"whole"};  ///< whole, even, skewed
+    std::uint32_t fifo_slots = 16;                 ///< of a lane's ring
+    std::uint32_t fifo_chunk = 4;                  ///< rows a tail, and a head
+    PipelineModel model;
     MeasureOptions measure;
 };
 
@@ -80,5 +87,14 @@ CaseReport bench_barriers(Runtime& runtime, const PrimitiveBenchOptions& options
 /// small puts a second. Raises Error(internal) if bytes arrived that were not sent.
 CaseReport bench_puts(Runtime& runtime, const PrimitiveBenchOptions& options, Measure& measure,
                       const CopyRates& rates);
+
+/// Collective. T rows through a pipeline of stages, led by barriers and by FIFOs, turn by turn.
+/// Raises Error(invalid_argument) for stages or rings that cannot be, Error(internal) if a row came
+/// out wrong.
+CaseReport bench_pipeline(Runtime& runtime, const PrimitiveBenchOptions& options,
+                          const std::vector<int>& tokens, const std::vector<int>& hidden);
+
+/// Collective. One hand-over from warp to warp: by a flag, and by a FIFO, turn by turn.
+CaseReport bench_handover(Runtime& runtime, const PrimitiveBenchOptions& options);
 
 }  // namespace gimlet::cli

@@ -58,9 +58,31 @@ class Bench(unittest.TestCase):
         self.assertEqual(puts, {("gin single", "stream"), ("gin single", "round trip"),
                                 ("gin batch", "stream")})
 
+    def test_pipeline_and_handover(self):
+        text, lines = self.lines("handover", "pipeline", "--batches", "whole,skewed", "--fifo-slots", "4",
+                                 "--fifo-chunk", "2", GIMLET_EMU_GIN="off")
+        kinds = {line["kind"]: line for line in lines if line["case"] == "handover"}
+        self.assertEqual(list(kinds), ["flag", "fifo", "fifo, 16 bytes"])
+        self.assertEqual(kinds["flag"]["ratio"], 1)
+        ways = {(line["sync"], line["batches"]): line for line in lines if line["case"] == "pipeline"}
+        self.assertEqual(sorted(ways), [(sync, batches) for sync in ("barrier", "fifo")
+                                        for batches in ("skewed", "whole")])
+        for line in ways.values():
+            self.assertGreaterEqual(line["median_us"], line["first_us"])
+            self.assertGreater(line["flags"], 0)
+        # Rings: the same bytes whatever comes; 2 hops, 1 lane, 4 slots.
+        self.assertEqual(ways["fifo", "whole"]["buffer_bytes"], 2 * (512 + 4 * 128))
+        self.assertEqual(ways["barrier", "whole"]["buffer_bytes"], 2 * 8 * 128)
+        self.assertEqual(ways["barrier", "skewed"]["buffer_bytes"], 2 * 2 * 6 * 128)
+        self.assertIn("model: a lane copies 25.0 GB/s", text)
+
     def test_refusals(self):
         for arguments, text in ((("barrier", "--sms", "4000"), "lower --sms"),
                                 (("put", "--put-bytes", "24"), "multiple of 16"),
+                                (("pipeline", "--stages", "0"), "--stages"),
+                                (("pipeline", "--fifo-chunk", "9"), "half of the ring"),
+                                (("pipeline", "--fifo-slots", "0"), "capacity >= 1"),
+                                (("pipeline", "--hidden", "7"), "multiple of 16"),
                                 (("nonsense",), "nonsense")):
             with self.subTest(arguments=arguments):
                 done = subprocess.run([PROGRAM, "bench", *arguments], capture_output=True, text=True,

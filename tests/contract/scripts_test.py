@@ -336,6 +336,11 @@ class PlotBench(unittest.TestCase):
         '{"case":"launch","type":"bf16","ranks":4,"hidden":64,"tokens":8,"floor_us":0,"median_us":5.8}',
         '{"case":"dispatch","type":"bf16","ranks":4,"hidden":64,"tokens":8,"floor_us":8,"median_us":40}',
         '{"case":"dispatch","type":"bf16","ranks":4,"hidden":64,"tokens":64,"floor_us":60,"median_us":90}',
+        '{"case":"handover","kind":"fifo","ranks":2,"median_us":0.7,"ratio":1.1}',
+        '{"case":"pipeline","sync":"barrier","batches":"whole","hidden":64,"stages":3,"tokens":8,"first_us":9,'
+        '"median_us":12,"model":{"first_us":8,"last_us":11}}',
+        '{"case":"pipeline","sync":"fifo","batches":"whole","hidden":64,"stages":3,"tokens":8,"first_us":3,'
+        '"median_us":7,"model":{"first_us":2,"last_us":6}}',
     )
 
     def plot(self, text):
@@ -351,10 +356,12 @@ class PlotBench(unittest.TestCase):
     def test_table_and_plots(self):
         status, output, plots = self.plot("\n".join(self.LINES) + "\n")
         self.assertEqual(status, 0, output)
-        self.assertEqual(sorted(plots), ["barrier.svg", "dispatch.svg", "launch.svg", "put_round_trip.svg",
-                                         "put_stream.svg"])
+        self.assertEqual(sorted(plots), ["barrier.svg", "dispatch.svg", "launch.svg", "pipeline.svg",
+                                         "pipeline_first.svg", "put_round_trip.svg", "put_stream.svg"])
         svg = "{http://www.w3.org/2000/svg}"
         self.assertEqual(len(plots["barrier.svg"].findall(svg + "polyline")), 2)
+        # Two ways, each with its model.
+        self.assertEqual(len(plots["pipeline.svg"].findall(svg + "polyline")), 4)
         # Time and floor; no floor where it is zero.
         self.assertEqual(len(plots["dispatch.svg"].findall(svg + "polyline")), 2)
         self.assertEqual(len(plots["launch.svg"].findall(svg + "polyline")), 1)

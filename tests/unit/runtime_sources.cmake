@@ -2,6 +2,7 @@
 # Unit tests of runtime/. Targets that they need: gimlet, gimlet_capi.
 set(gimlet_unit_runtime_sources
     ${CMAKE_CURRENT_LIST_DIR}/capi_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/runtime_channels.cc
     ${CMAKE_CURRENT_LIST_DIR}/runtime_config.cc
     ${CMAKE_CURRENT_LIST_DIR}/runtime_element.cc
     ${CMAKE_CURRENT_LIST_DIR}/runtime_generators.cc
