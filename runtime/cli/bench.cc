@@ -35,6 +35,7 @@ struct BenchOptions {
     std::vector<std::string> types = {"bf16"};
     std::vector<std::string> routings = {"uniform"};
     std::vector<std::string> modes = {"direct"};
+    std::vector<std::string> syncs = {"barrier"};
     int ranks = 1;
     int experts = 256;
     int topk = 8;
@@ -408,18 +409,10 @@ int run_rank(const BenchOptions& options, std::shared_ptr<Bootstrap> bootstrap) 
 const char* const kCases[] = {"barrier", "put",     "handover",  "pipeline", "dispatch",
                               "cached",  "combine", "roundtrip", "launch"};
 
-const std::map<std::string, PipelineSync> kSyncs = {{"barrier", PipelineSync::barrier},
-                                                    {"fifo", PipelineSync::fifo}};
-
 void add_pipeline_options(CLI::App* bench, BenchOptions* options) {
     PrimitiveBenchOptions& pipeline = options->primitives;
     bench->add_option("--stages", pipeline.stages, "pipeline: stages that each row goes through")
         ->check(CLI::PositiveNumber);
-    bench
-        ->add_option("--sync", pipeline.syncs,
-                     "pipeline: barrier (whole batches, full-size buffers), fifo (rings), a list")
-        ->delimiter(',')
-        ->transform(CLI::CheckedTransformer(kSyncs));
     bench
         ->add_option("--batches", pipeline.batches,
                      "pipeline: how the T rows come: whole, even (four), skewed (four), a list")
@@ -472,6 +465,12 @@ void add_bench(CLI::App* app, const Arguments& arguments, Action* action) {
                      "direct, hybrid, automatic: how rows reach other LSA teams, a list")
         ->delimiter(',')
         ->check(CLI::IsMember({"direct", "hybrid", "automatic"}));
+    bench
+        ->add_option("--sync", options->syncs,
+                     "barrier, fifo: how ranks wait for each other, a list (pipeline: both, if not "
+                     "given)")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"barrier", "fifo"}));
     bench->add_option("--publish-rows", options->shape.publish_rows,
                       "hybrid: rows between two moves of a rail stream's tail, 0 = choose");
     bench->add_option("--experts", options->experts, "experts over all ranks");
@@ -515,7 +514,14 @@ void add_bench(CLI::App* app, const Arguments& arguments, Action* action) {
     bench->add_option("--ranks", options->ranks, "ranks as threads, without mpirun");
     bench->add_option("--json", options->json_path,
                       "appends one JSON line a case to this file, - = standard output");
-    bench->callback([options, arguments, action] {
+    bench->callback([bench, options, arguments, action] {
+        if (bench->count("--sync") > 0) {
+            options->primitives.syncs.clear();
+            for (const std::string& sync : options->syncs) {
+                options->primitives.syncs.push_back(sync == "fifo" ? PipelineSync::fifo
+                                                                   : PipelineSync::barrier);
+            }
+        }
         *action = [options, arguments] {
             SessionOptions session;
             session.thread_ranks = options->ranks;
