@@ -355,13 +355,14 @@ CaseReport bench_pipeline(Runtime& runtime, const PrimitiveBenchOptions& options
     report.notes.push_back(fmt::format(
         "{} stages of {} lanes (blocks); stage s on rank s mod {}; T rows in all; MiB: buffers "
         "between stages\nfirst: the last stage may read its first row; last: it has moved its last "
-        "one; by the clock of its rank\nflags: words written to tell others; waits: barriers, or "
-        "tails and heads that were not there at once\n* {}",
+        "one\nflags: words written to tell others; waits: barriers, or tails and heads that were "
+        "not there\n* {}",
         options.stages, lanes, runtime.size(), options.model.text()));
     if (!is_gpu(runtime)) {
         report.notes.push_back(
-            "no GPU: first and last say how long the stand-in took; the model's times (*) are the "
-            "ones to compare");
+            "no GPU: first and last say how long the stand-in took; the model's times (*) are to "
+            "be "
+            "compared");
     }
     return report;
 }

@@ -169,6 +169,8 @@ MeetingOutcome run_flow(const emu::SimOptions& options, const FlowCase& which) {
         }
         if (which.options.link == FifoLink::gin) {
             args.epoch = which.rows.size() + 1;
+            // Also after a failure: whoever was late comes.
+            args.peers.deadline_ns = 0;
             check(launch_settle(args, world.stream()), "launch_settle");
         }
         world.synchronize();
