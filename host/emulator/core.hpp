@@ -53,6 +53,8 @@ struct Task : Fiber {
     uint64_t wake_ns = 0;         ///< when asleep
     const char* what = "";        ///< what it waits for
     unsigned yields_after_end = 0;
+    unsigned idle_runs = 0;      ///< under a Chooser: runs in which nothing changed, in a row
+    uint64_t progress_seen = 0;  ///< at the end of the last one
 };
 
 struct HostTask : Task {
@@ -232,6 +234,10 @@ class EngineCore {
     /// Calls a user's function with the engine's lock open (live mode).
     void call_unlocked(const std::function<void()>& call);
 
+    // ---- a Chooser
+    bool choosing() const { return options.chooser != nullptr && armed_; }
+    uint32_t choose(uint32_t count) { return count > 1 ? options.chooser->choose(count) : 0; }
+
     // ---- failure
     void fail(const std::string& message);
     void fail_with(std::exception_ptr exception);
@@ -316,6 +322,8 @@ class EngineCore {
     void finish_cta(Cta& cta);
     void finish_kernel(Kernel& kernel);
     void run_fibers();
+    bool take_chosen_turn();
+    void run_chosen(Task* task);
     void stop_rank(int rank);
     void judge_progress(bool moved);
     void jump_time();
@@ -334,6 +342,7 @@ class EngineCore {
     Engine engine_;
     Task hub_;
     Task* current_ = &hub_;
+    Task* last_chosen_ = nullptr;
     int budget_ = 0;
     int spin_budget_ = 0;
     std::vector<Task*> run_;

@@ -380,6 +380,7 @@ void EngineCore::sleep_until(uint64_t when_ns, const char* what) {
         check_ended(self);
         return;
     }
+    if (choosing() && self->kind == FiberKind::device) return yield(what);
     ++steps_;
     self->what = what;
     self->wake_ns = when_ns;
@@ -772,6 +773,61 @@ void EngineCore::run_fibers() {
     switch_to(pick());
 }
 
+// Host programs run without a choice, and first. Then one of: a thread goes on to its next ordered
+// access, a worker makes a move.
+bool EngineCore::take_chosen_turn() {
+    constexpr unsigned kIdleRunsMax = 4;
+    const uint64_t progress_now = progress_.load(std::memory_order_relaxed);
+    std::vector<Task*> ready;
+    for (Task* task : run_) {
+        if (task->kind == FiberKind::host) {
+            run_chosen(task);
+            return true;
+        }
+        if (task->progress_seen != progress_now) task->idle_runs = 0;
+        if (task->idle_runs < kIdleRunsMax) ready.push_back(task);
+    }
+    std::sort(ready.begin(), ready.end(), [this](const Task* a, const Task* b) {
+        return (a == last_chosen_) != (b == last_chosen_) ? a == last_chosen_ : a->id < b->id;
+    });
+    bool moved = false;
+    std::vector<std::pair<Worker*, size_t>> moves;
+    for (const auto& worker : workers) {
+        if (!worker->busy()) continue;
+        const size_t count = worker->move_count();
+        if (count == 0) moved = worker->step(rng) || moved;
+        for (size_t i = 0; i < count; ++i) moves.emplace_back(worker.get(), i);
+    }
+    const size_t ways = ready.size() + moves.size();
+    if (ways == 0) {
+        // Everybody polls in vain: only time can help.
+        if (!run_.empty()) run_chosen(run_[steps_ % run_.size()]);
+        return moved;
+    }
+    const size_t way = choose(static_cast<uint32_t>(ways));
+    if (way < ready.size()) {
+        run_chosen(ready[way]);
+        return moved;
+    }
+    const auto& [worker, number] = moves[way - ready.size()];
+    worker->move_number(number, rng);
+    trace(0xc0000000ull + number);
+    return true;
+}
+
+// To its next yield.
+void EngineCore::run_chosen(Task* task) {
+    const uint64_t before = progress_.load(std::memory_order_relaxed);
+    last_chosen_ = task;
+    budget_ = 1;
+    spin_budget_ = 1;
+    switch_to(task);
+    // It may have ended: then nobody looks at these any more.
+    const uint64_t after = progress_.load(std::memory_order_relaxed);
+    task->idle_runs = after == before ? task->idle_runs + 1 : 0;
+    task->progress_seen = after;
+}
+
 void EngineCore::stop_rank(int rank) {
     stopped_rank_ = rank;
     if (options.tracer != nullptr)
@@ -796,6 +852,12 @@ bool EngineCore::hub_turn() {
         if (!ended()) {
             if (!starting_.empty()) moved = start_blocks() || moved;
             moved = streams->step(rng) || moved;
+            if (choosing()) {
+                wake_sleepers();
+                moved = wake_hosts() || moved;
+                if (!moved) moved = take_chosen_turn();
+                return moved || progress_.load(std::memory_order_relaxed) != before;
+            }
             moved = step_workers() || moved;
             // Waking a sleeper is not progress: threads that sleep between polls would hide a
             // deadlock.

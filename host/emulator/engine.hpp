@@ -56,6 +56,10 @@ struct Worker {
     virtual std::string describe() const = 0;
     /// Earliest time at which step() could move, if nothing but time keeps it; else the far future.
     virtual uint64_t wakes_at_ns() const { return ~uint64_t{0}; }
+    /// For a Chooser: how many moves are legal now, and one of them. A worker without this list
+    /// moves by step().
+    virtual size_t move_count() { return 0; }
+    virtual void move_number(size_t, Rng&) {}
 };
 
 class EngineCore;

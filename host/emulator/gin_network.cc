@@ -224,30 +224,57 @@ bool GinNetwork::step(Rng& rng) {
     return true;
 }
 
-bool GinNetwork::move(GinQueue& queue, uint64_t number, Rng& rng) {
-    GinOp& op = queue.at(number);
-    enum Choice { piece, local, signal };
-    Choice choices[3];
+unsigned GinNetwork::legal_steps(GinQueue& queue, uint64_t number, Step* out) {
+    const GinOp& op = queue.at(number);
     unsigned count = 0;
-    if (!op.pieces.empty()) choices[count++] = piece;
-    if (!op.local_done && op.kind != GinOpKind::get) choices[count++] = local;
-    if (!op.signalled && op.delivered && signal_enabled(queue, number)) choices[count++] = signal;
+    if (!op.pieces.empty()) out[count++] = Step::piece;
+    if (!op.local_done && op.kind != GinOpKind::get) out[count++] = Step::local;
+    if (!op.signalled && op.delivered && signal_enabled(queue, number)) out[count++] = Step::signal;
+    return count;
+}
+
+bool GinNetwork::move(GinQueue& queue, uint64_t number, Rng& rng) {
+    Step steps[3];
+    const unsigned count = legal_steps(queue, number, steps);
     if (count == 0) return false;
+    perform(queue, number, steps[rng.below(count)], rng);
+    return true;
+}
+
+size_t GinNetwork::move_count() {
+    moves_.clear();
+    for (GinQueue* queue : active_) {
+        for (uint64_t number = queue->base; number < queue->rung; ++number) {
+            if (queue->at(number).done()) continue;
+            Step steps[3];
+            const unsigned count = legal_steps(*queue, number, steps);
+            for (unsigned i = 0; i < count; ++i) moves_.push_back({queue, number, steps[i]});
+        }
+    }
+    return moves_.size();
+}
+
+void GinNetwork::move_number(size_t index, Rng& rng) {
+    const Move move = moves_[index];
+    perform(*move.queue, move.number, move.step, rng);
+}
+
+void GinNetwork::perform(GinQueue& queue, uint64_t number, Step step, Rng& rng) {
+    GinOp& op = queue.at(number);
     {
         const Actor actor(*this, queue);
         happens_after(&op);
     }
-    switch (choices[rng.below(count)]) {
-        case piece: move_piece(queue, op, rng); break;
-        case local: complete_locally(queue, op); break;
-        case signal: fire_signal(queue, op); break;
+    switch (step) {
+        case Step::piece: move_piece(queue, op, rng); break;
+        case Step::local: complete_locally(queue, op); break;
+        case Step::signal: fire_signal(queue, op); break;
     }
     if (op.done()) {
         set_movable(queue, queue.movable - 1);
         retire(queue);
     }
     engine_.progress();
-    return true;
 }
 
 void GinNetwork::move_piece(GinQueue& queue, GinOp& op, Rng& rng) {

@@ -97,6 +97,9 @@ class GinNetwork {
     bool step(Rng& rng);
     std::string describe() const;
     uint64_t wakes_at_ns() const;
+    /// For a Chooser: what may move now, and moving one of these.
+    size_t move_count();
+    void move_number(size_t index, Rng& rng);
 
     /// Appends an operation. `doorbell` makes it and everything before it movable.
     enum class Doorbell { ring, hold };
@@ -128,7 +131,10 @@ class GinNetwork {
     bool step_rested(Rng& rng);
     void tell(int rank, const char* what, const GinQueue& queue, const GinOp& op);
     unsigned draw_patience();
+    enum class Step : uint8_t { piece, local, signal };
+    unsigned legal_steps(GinQueue& queue, uint64_t number, Step* out);
     bool move(GinQueue& queue, uint64_t number, Rng& rng);
+    void perform(GinQueue& queue, uint64_t number, Step step, Rng& rng);
     void move_piece(GinQueue& queue, GinOp& op, Rng& rng);
     void complete_locally(GinQueue& queue, GinOp& op);
     bool signal_enabled(GinQueue& queue, uint64_t number);
@@ -141,6 +147,12 @@ class GinNetwork {
     static std::string text(const GinQueue& queue, const GinOp& op);
 
     Engine& engine_;
+    struct Move {
+        GinQueue* queue;
+        uint64_t number;
+        Step step;
+    };
+    std::vector<Move> moves_;  ///< of the last move_count()
     std::vector<GinQueue*> active_;
     std::vector<GinQueue*> queues_;
     std::vector<uint64_t> issued_by_rank_;  ///< GIN operations, for the failing put

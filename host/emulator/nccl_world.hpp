@@ -139,6 +139,8 @@ class World final : public Worker {
     bool step(Rng& rng) override { return network.step(rng); }
     std::string describe() const override { return network.describe(); }
     uint64_t wakes_at_ns() const override { return network.wakes_at_ns(); }
+    size_t move_count() override { return network.move_count(); }
+    void move_number(size_t index, Rng& rng) override { network.move_number(index, rng); }
 
     Engine& engine;
     GinNetwork network;

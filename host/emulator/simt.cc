@@ -300,7 +300,7 @@ void store_point() {
     EngineCore& core = *EngineCore::of_this_thread();
     core.progress();
     // Sometimes the next thread runs before this one goes on.
-    if (core.rng.below(8) == 0) core.yield("stored");
+    if (core.choosing() || core.rng.below(8) == 0) core.yield("stored");
 }
 
 uint64_t now_ns() {

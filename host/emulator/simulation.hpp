@@ -84,6 +84,15 @@ struct MemoryOptions {
     bool any() const { return stale_loads || find_races; }
 };
 
+/// Decides in the seed's place, so that a program can be walked through (SimOptions::chooser).
+class Chooser {
+  public:
+    virtual ~Chooser() = default;
+    /// One of `count` > 1 ways to go on. 0: the thread that ran last goes on, the oldest operation
+    /// moves, a load returns the newest value.
+    virtual uint32_t choose(uint32_t count) = 0;
+};
+
 /// What a simulation looks like. Two runs of equal options and equal programs are equal step for
 /// step.
 struct SimOptions {
@@ -100,6 +109,11 @@ struct SimOptions {
     FaultPlan faults;
     MemoryOptions memory;
     Tracer* tracer = nullptr;  ///< not owned; watching changes nothing about the run
+    /// Not owned. From arm_faults() on (with FaultPlan::wait_until_armed) it chooses at every
+    /// ordered access and store which CUDA thread or GIN operation moves, and which old value a
+    /// stale load returns. A thread that polls four times without a change of anything waits for
+    /// one. For programs without bulk copies; set reorder_chance and split_chance to 0.
+    Chooser* chooser = nullptr;
 };
 
 /// What a run did. `trace_hash` covers every scheduling decision.

@@ -327,7 +327,9 @@ uint64_t Watch::load(const void* address, uint32_t bytes, dev::Ordering ordering
                 oldest = n;
             }
         }
-        if (oldest < number && core_.rng.chance(kStaleChance)) {
+        if (core_.choosing()) {
+            number -= core_.choose(static_cast<uint32_t>(number - oldest + 1));
+        } else if (oldest < number && core_.rng.chance(kStaleChance)) {
             number = oldest + core_.rng.below(number - oldest + 1);
         }
     }
@@ -340,7 +342,8 @@ void Watch::push_store(Person& person, Word& word, uint64_t value, bool keeps_ch
     Store store;
     store.value = value;
     store.slot = person.slot;
-    store.seen_by_all_at = accesses_ + core_.rng.below(kStaleAccessMax);
+    store.seen_by_all_at =
+        accesses_ + (core_.choosing() ? kStaleAccessMax : core_.rng.below(kStaleAccessMax));
     if (keeps_chain) store.chain = word.stores.back().chain;
     Message message{nullptr, ordering.scope, person.rank, person.cta};
     if (ordering.releases) {

@@ -119,8 +119,6 @@ struct LitmusArgs {
     std::uint32_t high_signal;  ///< largest signal id
 };
 
-constexpr int kLitmusBlocks = 2;
-constexpr int kLitmusThreads = 32;
 constexpr std::size_t kLitmusSharedBytes = 256;
 
 /// The kernel of the program's group.

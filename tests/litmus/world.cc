@@ -21,7 +21,7 @@ LitmusWorld::LitmusWorld(Communicator& communicator, const LitmusOptions& option
     if (gin_) {
         request.gin_connection = GinConnection::full;
         request.gin_context_count = 2;
-        request.gin_signal_count = static_cast<int>(kManySignalCount);
+        request.gin_signal_count = static_cast<int>(options_.gin_signal_count);
         request.gin_counter_count = 1;
         request.gin_queue_depth = options_.gin_queue_depth;
     }
@@ -33,6 +33,8 @@ std::string LitmusWorld::missing(const Program& program) const {
     if ((program.needs & kGin) != 0) {
         if (!gin_) return "GIN";
         if (device_communicator_->gin_context_count() < 2) return "two GIN contexts";
+        if ((program.needs & kManySignals) != 0 && options_.gin_signal_count < kManySignalCount)
+            return "signal ids above 65,535";
     }
     if ((program.needs & kLsa) != 0 && communicator_.properties().lsa_size < 2) {
         return "two ranks in one LSA team";
@@ -72,7 +74,7 @@ Histogram LitmusWorld::run(const Program& program, int rounds) {
     args.deadline_ns = options_.deadline_ns;
     args.program = program.id;
     args.rank = rank;
-    args.high_signal = kManySignalCount - 1;
+    args.high_signal = options_.gin_signal_count - 1;
     Histogram seen;
     for (int round = 0; round < rounds; ++round) {
         for (int i = 0; i < kRegisterCount; ++i) registers_[i] = kUnset;

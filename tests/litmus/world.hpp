@@ -25,6 +25,7 @@ struct LitmusOptions {
     /// The ranks start up to this much apart, by turns: a real machine has no seed.
     std::uint64_t spread_ns = 0;
     int gin_queue_depth = 0;
+    std::uint32_t gin_signal_count = kManySignalCount;
 };
 
 /// A window and a device communicator for litmus programs. All functions are collective over the

@@ -57,7 +57,6 @@ GIMLET_DEVICE void reader(const Machine& m) {
 }
 
 GIMLET_GLOBAL void bulk_kernel(const GIMLET_GRID_CONSTANT LitmusArgs args) {
-    if (thread_index() != 0 || block_index() != 0) return;
     start_late(args);
     const Machine machine{args};
     args.rank == 0 ? writer(machine) : reader(machine);
@@ -66,7 +65,7 @@ GIMLET_GLOBAL void bulk_kernel(const GIMLET_GRID_CONSTANT LitmusArgs args) {
 }  // namespace
 
 cudaError_t launch_bulk(const LitmusArgs& args, cudaStream_t stream) {
-    return launch(bulk_kernel, args, stream);
+    return launch(bulk_kernel, 1, args, stream);
 }
 
 }  // namespace gimlet::litmus

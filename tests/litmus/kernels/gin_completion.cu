@@ -113,7 +113,6 @@ GIMLET_DEVICE void reader(const GinMachine& m) {
 }
 
 GIMLET_GLOBAL void gin_completion_kernel(const GIMLET_GRID_CONSTANT LitmusArgs args) {
-    if (thread_index() != 0 || block_index() != 0) return;
     start_late(args);
     const GinMachine machine(args);
     args.rank == 0 ? sender(machine) : reader(machine);
@@ -122,7 +121,7 @@ GIMLET_GLOBAL void gin_completion_kernel(const GIMLET_GRID_CONSTANT LitmusArgs a
 }  // namespace
 
 cudaError_t launch_gin_completion(const LitmusArgs& args, cudaStream_t stream) {
-    return launch(gin_completion_kernel, args, stream);
+    return launch(gin_completion_kernel, 1, args, stream);
 }
 
 }  // namespace gimlet::litmus

@@ -103,7 +103,6 @@ GIMLET_DEVICE void reader(const GinMachine& m) {
 }
 
 GIMLET_GLOBAL void gin_order_kernel(const GIMLET_GRID_CONSTANT LitmusArgs args) {
-    if (thread_index() != 0 || block_index() != 0) return;
     start_late(args);
     const GinMachine machine(args);
     args.rank == 0 ? sender(machine) : reader(machine);
@@ -112,7 +111,7 @@ GIMLET_GLOBAL void gin_order_kernel(const GIMLET_GRID_CONSTANT LitmusArgs args) 
 }  // namespace
 
 cudaError_t launch_gin_order(const LitmusArgs& args, cudaStream_t stream) {
-    return launch(gin_order_kernel, args, stream);
+    return launch(gin_order_kernel, 1, args, stream);
 }
 
 }  // namespace gimlet::litmus

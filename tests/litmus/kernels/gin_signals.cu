@@ -81,7 +81,6 @@ GIMLET_DEVICE void reader(const GinMachine& m) {
 }
 
 GIMLET_GLOBAL void gin_signals_kernel(const GIMLET_GRID_CONSTANT LitmusArgs args) {
-    if (thread_index() != 0 || block_index() != 0) return;
     start_late(args);
     const GinMachine machine(args);
     args.rank == 0 ? sender(machine) : reader(machine);
@@ -90,7 +89,7 @@ GIMLET_GLOBAL void gin_signals_kernel(const GIMLET_GRID_CONSTANT LitmusArgs args
 }  // namespace
 
 cudaError_t launch_gin_signals(const LitmusArgs& args, cudaStream_t stream) {
-    return launch(gin_signals_kernel, args, stream);
+    return launch(gin_signals_kernel, 1, args, stream);
 }
 
 }  // namespace gimlet::litmus

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loads and stores between ranks of one LSA team and between blocks of one rank. Only thread 0 of a
-// block acts; block 1 only where a program is about two blocks.
+// Loads and stores between ranks of one LSA team and between blocks of one rank. Blocks of one
+// thread; block 1 acts only where a program is about two blocks.
 #include "tests/litmus/kernels/launch.hpp"
 #include "tests/litmus/kernels/machine.hpp"
 
@@ -134,7 +134,6 @@ GIMLET_DEVICE void reader(const Machine& m) {
 }
 
 GIMLET_GLOBAL void lsa_kernel(const GIMLET_GRID_CONSTANT LitmusArgs args) {
-    if (thread_index() != 0) return;
     start_late(args);
     const Machine machine{args};
     switch (args.program) {
@@ -149,7 +148,7 @@ GIMLET_GLOBAL void lsa_kernel(const GIMLET_GRID_CONSTANT LitmusArgs args) {
 }  // namespace
 
 cudaError_t launch_lsa(const LitmusArgs& args, cudaStream_t stream) {
-    return launch(lsa_kernel, args, stream);
+    return launch(lsa_kernel, 2, args, stream);
 }
 
 }  // namespace gimlet::litmus

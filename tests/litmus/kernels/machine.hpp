@@ -88,10 +88,10 @@ GIMLET_DEVICE void start_late(const LitmusArgs& args) {
 }
 
 template <class Kernel>
-cudaError_t launch(Kernel kernel, const LitmusArgs& args, cudaStream_t stream) {
+cudaError_t launch(Kernel kernel, unsigned blocks, const LitmusArgs& args, cudaStream_t stream) {
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(kLitmusBlocks);
-    config.blockDim = dim3(kLitmusThreads);
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(1);
     config.dynamicSmemBytes = kLitmusSharedBytes;
     config.stream = stream;
     return cudaLaunchKernelEx(&config, kernel, args);
