@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "device/abi/limits.hpp"
 #include "host/base/error.hpp"
@@ -104,7 +105,88 @@ void check_layout(const MoeConfig& config, Checker* checker) {
     }
 }
 
+void check_chunks(const MoeConfig& config, Checker* checker) {
+    if (config.sync != Sync::barrier && config.sync != Sync::fifo) {
+        checker->fault("sync", "sync is {}; it must be barrier or fifo",
+                       static_cast<int>(config.sync));
+    }
+    if (config.tensors != StreamTensors::library && config.tensors != StreamTensors::caller) {
+        checker->fault("tensors", "tensors is {}; it must be library or caller",
+                       static_cast<int>(config.tensors));
+    } else if (config.tensors == StreamTensors::caller && config.sync != Sync::fifo) {
+        checker->fault("tensors",
+                       "tensors is caller, but sync is barrier: its rows arrive in the window; use "
+                       "library or sync fifo");
+    }
+    checker->range("ready_rows", config.ready_rows, 0, kMaxRows, "0 means the default");
+    const ChunkConfig& chunks = config.chunks;
+    const char* const cure = "0 means the default";
+    const bool good = checker->range("chunks.num_sms", chunks.num_sms, 0, 65535, cure) &
+                      checker->range("chunks.nvl_send", chunks.nvl_send, 0, kMaxRows, cure) &
+                      checker->range("chunks.nvl_recv", chunks.nvl_recv, 0, kMaxRows, cure) &
+                      checker->range("chunks.rdma_send", chunks.rdma_send, 0, kMaxRows, cure) &
+                      checker->range("chunks.rdma_recv", chunks.rdma_recv, 0, kMaxRows, cure);
+    if (!good) return;
+    if (chunks.num_sms > 0 && config.sm_budget > 0 && chunks.num_sms != config.sm_budget) {
+        checker->fault("chunks.num_sms",
+                       "chunks.num_sms is {}, sm_budget is {}: they are the same number; set one",
+                       chunks.num_sms, config.sm_budget);
+    }
+    if (chunks.nvl_send > 0 && chunks.nvl_recv > 0 && chunks.nvl_send > chunks.nvl_recv) {
+        checker->fault("chunks.nvl_send",
+                       "chunks.nvl_send is {}, chunks.nvl_recv is {}: a ring holds at least one "
+                       "chunk; raise nvl_recv or lower nvl_send",
+                       chunks.nvl_send, chunks.nvl_recv);
+    }
+    if (chunks.rdma_send > 0 && chunks.rdma_recv > 0) {
+        if (chunks.rdma_recv % chunks.rdma_send != 0) {
+            checker->fault("chunks.rdma_recv",
+                           "chunks.rdma_recv is {}, not a multiple of chunks.rdma_send ({}): no "
+                           "chunk may cross the end of a ring",
+                           chunks.rdma_recv, chunks.rdma_send);
+        }
+        if (chunks.rdma_send > chunks.rdma_recv / 2) {
+            checker->fault("chunks.rdma_send",
+                           "chunks.rdma_send is {}, above half of chunks.rdma_recv ({}): heads "
+                           "come back a chunk late, so a ring holds at least two",
+                           chunks.rdma_send, chunks.rdma_recv);
+        }
+    }
+    const std::int64_t rows =
+        std::int64_t{std::max(1, chunks.num_sms)} * std::max(chunks.nvl_recv, chunks.rdma_recv);
+    if (rows > kMaxRows) {
+        checker->fault("chunks.num_sms",
+                       "chunks.num_sms x rows of a ring is {}; the limit is {}: the rows of all "
+                       "channels are counted in 32 bits",
+                       rows, kMaxRows);
+    }
+}
+
 }  // namespace
+
+ChunkConfig ChunkConfig::defaults(std::int32_t rank_count, Direction direction) {
+    struct Row {
+        std::int32_t ranks, dispatch_nvl_send, combine_nvl_send, nvl_recv, dispatch_rdma_send,
+            combine_rdma_send, rdma_recv;
+    };
+    static constexpr Row kTable[] = {
+        {2, 24, 10, 256, 6, 6, 128},   {4, 6, 9, 256, 6, 6, 128},   {8, 6, 4, 256, 6, 6, 128},
+        {16, 36, 4, 288, 20, 12, 128}, {24, 32, 1, 288, 8, 8, 128}, {32, 32, 1, 288, 8, 8, 128},
+        {48, 32, 1, 288, 8, 8, 128},   {64, 32, 1, 288, 8, 8, 128}, {96, 20, 1, 480, 12, 8, 128},
+        {128, 20, 1, 560, 12, 8, 128},
+    };
+    const Row* row = kTable;
+    while (row->ranks < rank_count && row + 1 != std::end(kTable)) ++row;
+    const bool dispatch = direction == Direction::dispatch;
+    ChunkConfig out;
+    out.num_sms = 20;
+    out.nvl_send = dispatch ? row->dispatch_nvl_send : row->combine_nvl_send;
+    out.nvl_recv = row->nvl_recv;
+    out.rdma_send = dispatch ? row->dispatch_rdma_send : row->combine_rdma_send;
+    // No chunk crosses the end of a ring.
+    out.rdma_recv = (row->rdma_recv + out.rdma_send - 1) / out.rdma_send * out.rdma_send;
+    return out;
+}
 
 std::vector<ConfigFault> validate(const MoeConfig& config) {
     Checker checker;
@@ -142,6 +224,7 @@ std::vector<ConfigFault> validate(const MoeConfig& config) {
         checker.fault("pre_sum", "pre_sum is {}; it must be on or off",
                       static_cast<int>(config.pre_sum));
     }
+    check_chunks(config, &checker);
     return checker.take();
 }
 
@@ -177,6 +260,14 @@ std::vector<AgreementField> config_fields(const MoeConfig& config) {
         {"mode", name_of(config.mode)},
         {"publish_rows", number(config.publish_rows)},
         {"pre_sum", config.pre_sum == PreSum::off ? "off" : "on"},
+        {"sync", name_of(config.sync)},
+        {"chunks.num_sms", number(config.chunks.num_sms)},
+        {"chunks.nvl_send", number(config.chunks.nvl_send)},
+        {"chunks.nvl_recv", number(config.chunks.nvl_recv)},
+        {"chunks.rdma_send", number(config.chunks.rdma_send)},
+        {"chunks.rdma_recv", number(config.chunks.rdma_recv)},
+        {"tensors", config.tensors == StreamTensors::caller ? "caller" : "library"},
+        {"ready_rows", number(config.ready_rows)},
         {"deadline_ns", config.deadline_ns ? number(*config.deadline_ns) : "runtime"},
     };
 }
@@ -186,6 +277,15 @@ bool parse_exchange_mode(const std::string& name, ExchangeMode* mode) {
          {ExchangeMode::direct, ExchangeMode::hybrid, ExchangeMode::automatic}) {
         if (name != name_of(candidate)) continue;
         *mode = candidate;
+        return true;
+    }
+    return false;
+}
+
+bool parse_sync(const std::string& name, Sync* sync) {
+    for (const Sync candidate : {Sync::barrier, Sync::fifo}) {
+        if (name != name_of(candidate)) continue;
+        *sync = candidate;
         return true;
     }
     return false;

@@ -13,6 +13,27 @@
 
 namespace gimlet {
 
+/// Sizes of the rings of Sync::fifo, in rows. 0 = the table's value for the number of ranks, and
+/// for the rings no more than fits the GPU's L2 cache.
+struct ChunkConfig {
+    /// SMs that the kernels may occupy, as MoeConfig::sm_budget.
+    std::int32_t num_sms = 0;
+    /// Rows between two moves of a ring's tail, at most nvl_recv.
+    std::int32_t nvl_send = 0;
+    /// Rows that one ring holds.
+    std::int32_t nvl_recv = 0;
+    /// The same on the rail between LSA teams. rdma_recv is a multiple of rdma_send, and at least
+    /// twice as much, because heads are given back lazily. (Sync::fifo works in one LSA team today;
+    /// these are checked and not used.)
+    std::int32_t rdma_send = 0;
+    std::int32_t rdma_recv = 0;
+
+    enum class Direction { dispatch, combine };
+    /// The row of the table for the smallest listed number of ranks that is at least `rank_count`
+    /// (2, 4, 8, 16, 24, 32, 48, 64, 96, 128; beyond: the last).
+    static ChunkConfig defaults(std::int32_t rank_count, Direction direction);
+};
+
 /// One MoE layer's exchange. Equal on all ranks (checked, collectively). 0 means "choose for me"
 /// where said so; Plan shows the choice.
 struct MoeConfig {
@@ -60,6 +81,15 @@ struct MoeConfig {
     /// hybrid: off gives the sums of direct bit for bit, for more traffic home.
     PreSum pre_sum = PreSum::on;
 
+    /// How ranks wait for each other in a step. fifo: the window holds rings of few rows, whatever
+    /// max_tokens is; one LSA team of up to 32 ranks.
+    Sync sync = Sync::barrier;
+    /// fifo only.
+    ChunkConfig chunks;
+    StreamTensors tensors = StreamTensors::library;
+    /// fifo: rows of a block whose arrival is counted by itself, 0 = 64.
+    std::int32_t ready_rows = 0;
+
     /// Longest single wait of a kernel, 0 = for ever. Unset = the Runtime's.
     std::optional<std::uint64_t> deadline_ns;
 };
@@ -74,6 +104,9 @@ constexpr std::int32_t fp8_packed_scale_words(std::int32_t hidden) {
 
 /// False if `name` is none of direct, hybrid, automatic.
 bool parse_exchange_mode(const std::string& name, ExchangeMode* mode);
+
+/// False if `name` is none of barrier, fifo.
+bool parse_sync(const std::string& name, Sync* sync);
 
 /// One thing that is wrong: which field, and a sentence with its value, the limit and the cure.
 struct ConfigFault {

@@ -80,8 +80,11 @@ std::unique_ptr<Exchange> Exchange::create(Runtime& runtime, const MoeConfig& co
     exchange->device_comm_ = std::move(device_comm);
     exchange->window_ =
         SymmetricWindow::create(*core->communicator, exchange->plan_.window_layout());
-    together(*core->bootstrap, "the records of the Exchange",
-             [&] { exchange->guard_ = StepGuard(*core, "the Exchange"); });
+    together(*core->bootstrap, "the records of the Exchange", [&] {
+        exchange->guard_ = StepGuard(*core, "the Exchange");
+        exchange->tensors_ =
+            DeviceBuffer<std::byte>(exchange->plan_.tensors.total_bytes, core->rank());
+    });
 
     exchange->args_ = exchange->plan_.exchange_args();
     exchange->args_.peers = make_peer_handles(
@@ -138,6 +141,11 @@ Routing Exchange::make_routing() {
                                                     static_cast<std::size_t>(plan_.config.topk),
                                                 rank());
     routing.rail_counts_ = DeviceBuffer<std::int32_t>(2 * pairs, rank());
+    const auto rings = static_cast<std::size_t>(
+        plan_.stream.active() ? plan_.stream.ring_count(plan_.rank_count) : 0);
+    routing.stream_slots_ = DeviceBuffer<std::int32_t>(
+        rings * static_cast<std::size_t>(plan_.stream.channel_rows), rank());
+    routing.stream_received_ = DeviceBuffer<std::int32_t>(rings, rank());
     routing.step_ = DeviceBuffer<std::byte>(plan_.step_layout.total_bytes(), rank());
     routing.dropped_ =
         DeviceBuffer<std::uint32_t>(static_cast<std::size_t>(plan_.config.max_tokens), rank());
@@ -148,6 +156,7 @@ Routing Exchange::make_routing() {
     routing.counts_.fill_bytes(0);
     routing.rail_slots_.fill_bytes(0xff);
     routing.rail_counts_.fill_bytes(0);
+    routing.stream_received_.fill_bytes(0);
     routing.step_.fill_bytes(0);
     routing.dropped_.fill_bytes(0);
     // No step to come has the present one's number.
@@ -159,6 +168,8 @@ Routing Exchange::make_routing() {
                                 routing.rail_slots_.get(),
                                 routing.rail_counts_.get(),
                                 pairs > 0 ? routing.rail_counts_.get() + pairs : nullptr,
+                                routing.stream_slots_.get(),
+                                routing.stream_received_.get(),
                                 routing.dropped_.get()};
     return routing;
 }
@@ -223,6 +234,7 @@ void Exchange::release() noexcept {
     std::erase(core_->open_exchanges, this);
     window_.reset();
     device_comm_.reset();
+    tensors_ = DeviceBuffer<std::byte>();
 }
 
 void Exchange::close() {

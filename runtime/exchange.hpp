@@ -10,6 +10,8 @@
 #include <optional>
 #include <string>
 
+#include "device/abi/ready_view.hpp"
+#include "host/cuda/buffer.hpp"
 #include "host/cuda/stream.hpp"
 #include "host/nccl/device_communicator.hpp"
 #include "host/nccl/symmetric_window.hpp"
@@ -30,6 +32,10 @@ struct DispatchInputs {
     const void* expert_indices = nullptr;   ///< [T][K]; -1 = masked; a token's experts must differ
     const float* weights =
         nullptr;  ///< [T][K], carried to the receivers; or null: they get 0. NaN is carried
+    /// StreamTensors::caller: where received rows and records go, [row_capacity] of each (rows
+    /// 16-byte aligned, records 4-byte aligned). Null otherwise.
+    void* out_rows = nullptr;
+    void* out_records = nullptr;
     IndexType index_type = IndexType::int32;
     std::int32_t token_count = 0;  ///< T, 0..max_tokens; may differ between ranks and steps
     /// Longest single wait of this call, 0 = for ever. Unset = the Exchange's.
@@ -55,7 +61,8 @@ enum class Join {
     later,    ///< by join(): until then the caller's stream goes on beside the step
 };
 
-/// Where the rows of one dispatch are: in this rank's window, in place. Valid on the stream after
+/// Where the rows of one dispatch are: in this rank's window, in place (Sync::fifo: in tensors of
+/// the Exchange or of the caller). Valid on the stream after
 /// the dispatch, until the second next dispatch of the Exchange is queued (two receive buffers
 /// alternate).
 struct Received {
@@ -67,6 +74,9 @@ struct Received {
     std::uint32_t record_bytes = 0;
     std::uint64_t epoch =
         0;  ///< of the dispatch, by the host's count; replays of graphs are not counted
+    /// fifo: lets kernels on other streams use the rows while the dispatch still runs. Not in a
+    /// capture, where the number of the step is not known.
+    ReadyView ready{};
     /// Some ranks are excluded: their tokens and experts are missing. RoutingView::dropped tells
     /// which choices of this rank's tokens that are.
     bool partial = false;
@@ -76,6 +86,9 @@ struct Received {
 struct CombineInputs {
     void* out = nullptr;  ///< [T][hidden] of combine_type, 16-byte aligned; T is the routing's
     const void* bias = nullptr;  ///< [T][hidden] of combine_type or null; added once to each token
+    /// StreamTensors::caller: the answers to the received rows, [row_capacity][hidden] of
+    /// combine_type, 16-byte aligned. Null otherwise.
+    const void* answers = nullptr;
     const float* weights =
         nullptr;  ///< [T][K] or null; expert_major only: each row times its choice's weight
     /// Longest single wait of this call, 0 = for ever. Unset = the Exchange's.
@@ -233,6 +246,14 @@ class Exchange {
     void check_pointer(const char* what, const char* name, const void* pointer,
                        std::size_t alignment_bytes, Access access) const;
     bool in_window(const void* pointer) const;
+    bool has_own_tensors() const noexcept { return plan_.config.tensors == StreamTensors::library; }
+    /// Own rows, records and answers of buffer `buffer`: in the window, or in tensors_.
+    std::byte* own_rows(int buffer) const;
+    std::byte* own_records(int buffer) const;
+    std::byte* own_answers(int buffer) const;
+    ReadyView ready_view(const Routing& routing) const;
+    void check_outputs(const char* what, const DispatchInputs& inputs) const;
+    void require_own_tensors(const char* what) const;
     Received launch(const char* what, const DispatchInputs& inputs, Routing* routing,
                     RoutingMode routing_mode, CountMode mode, cudaStream_t stream);
     HostCounts wait_for_counts(const Routing& routing, cudaStream_t stream);
@@ -252,7 +273,8 @@ class Exchange {
     std::unique_ptr<SymmetricWindow> window_;
     StepGuard guard_;
     ExchangeArgs args_{};
-    std::byte* base_ = nullptr;  // the window as kernels see it
+    std::byte* base_ = nullptr;        // the window as kernels see it
+    DeviceBuffer<std::byte> tensors_;  // Sync::fifo: the library's own rows and answers
     cudaStream_t comm_stream_ = nullptr;
     Join join_ = Join::at_once;
     Event before_;  // what the caller's stream held

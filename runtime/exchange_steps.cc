@@ -104,6 +104,21 @@ bool Exchange::in_window(const void* pointer) const {
     return false;
 }
 
+std::byte* Exchange::own_rows(int buffer) const {
+    if (plan_.stream.active()) return tensors_.get() + plan_.tensors.recv_rows[buffer];
+    return base_ + plan_.regions.rank_skew(plan_.rank) + plan_.regions.recv_rows[buffer];
+}
+
+std::byte* Exchange::own_records(int buffer) const {
+    if (plan_.stream.active()) return tensors_.get() + plan_.tensors.recv_meta[buffer];
+    return base_ + plan_.regions.rank_skew(plan_.rank) + plan_.regions.recv_meta[buffer];
+}
+
+std::byte* Exchange::own_answers(int buffer) const {
+    if (plan_.stream.active()) return tensors_.get() + plan_.tensors.combine_rows[buffer];
+    return base_ + plan_.regions.rank_skew(plan_.rank) + plan_.regions.combine_rows[buffer];
+}
+
 void Exchange::check_pointer(const char* what, const char* name, const void* pointer,
                              std::size_t alignment_bytes, Access access) const {
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);
@@ -121,6 +136,26 @@ void Exchange::check_pointer(const char* what, const char* name, const void* poi
     }
 }
 
+void Exchange::check_outputs(const char* what, const DispatchInputs& inputs) const {
+    if (has_own_tensors()) {
+        if (inputs.out_rows == nullptr && inputs.out_records == nullptr) return;
+        raise(
+            ErrorCode::invalid_argument, rank(),
+            "{}: out_rows or out_records is given, but the config's tensors is library; set it to "
+            "caller",
+            what);
+    }
+    if (inputs.out_rows == nullptr || inputs.out_records == nullptr) {
+        raise(
+            ErrorCode::invalid_argument, rank(),
+            "{}: {} is null, but the config's tensors is caller: rows of other ranks need it even "
+            "without own tokens",
+            what, inputs.out_rows == nullptr ? "out_rows" : "out_records");
+    }
+    check_pointer(what, "out_rows", inputs.out_rows, kBulkAlignment, Access::write);
+    check_pointer(what, "out_records", inputs.out_records, alignof(std::uint32_t), Access::write);
+}
+
 void Exchange::check_inputs(const char* what, const DispatchInputs& inputs) const {
     const MoeConfig& config = plan_.config;
     if (inputs.token_count < 0 || inputs.token_count > config.max_tokens) {
@@ -133,6 +168,7 @@ void Exchange::check_inputs(const char* what, const DispatchInputs& inputs) cons
               "{}: index_type is {}; it must be int32 or int64", what,
               static_cast<int>(inputs.index_type));
     }
+    check_outputs(what, inputs);
     if (inputs.token_count == 0) return;
     const auto need = [&](const char* name, const void* pointer) {
         if (pointer == nullptr) {
@@ -236,6 +272,12 @@ Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routin
     args.scales = inputs.scales;
     args.expert_indices = inputs.expert_indices;
     args.weights = inputs.weights;
+    for (int buffer = 0; plan_.stream.active() && buffer < kBufferCount; ++buffer) {
+        const bool own = has_own_tensors();
+        args.out_rows[buffer] = own ? own_rows(buffer) : static_cast<std::byte*>(inputs.out_rows);
+        args.out_records[buffer] =
+            own ? own_records(buffer) : static_cast<std::byte*>(inputs.out_records);
+    }
     args.host_step = mode == CountMode::host
                          ? reinterpret_cast<StepCounts*>(routing->host_step_.device())
                          : nullptr;
@@ -259,6 +301,8 @@ Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routin
     routing->captured_ = routing->captured_ || in_capture_;
     if (!cached) routing->host_row_count_ = -1;
     routing->token_count_ = inputs.token_count;
+    routing->out_rows_ = static_cast<std::byte*>(inputs.out_rows);
+    routing->out_records_ = static_cast<std::byte*>(inputs.out_records);
     routing->epoch_ = dispatch_position();
     ++stats_.dispatches;
     if (cached) ++stats_.cached_dispatches;
@@ -325,6 +369,21 @@ HostCounts Exchange::host_counts(const Routing& routing) const {
     return out;
 }
 
+ReadyView Exchange::ready_view(const Routing& routing) const {
+    ReadyView view{};
+    if (!plan_.stream.active() || in_capture_ || ever_captured_) return view;
+    view.arrived = reinterpret_cast<const std::uint32_t*>(base_ + plan_.workspace.ready_rows);
+    view.step = routing.view_.step;
+    view.epoch = routing.epoch_;
+    view.block_rows = plan_.stream.ready_rows;
+    view.block_count = plan_.stream.ready_blocks;
+    view.deadline_ns = args_.peers.deadline_ns;
+    view.error = args_.peers.error;
+    view.poison = &reinterpret_cast<EpochWords*>(base_ + plan_.workspace.epochs)->dispatch_poison;
+    view.rank = plan_.rank;
+    return view;
+}
+
 Received Exchange::received(const Routing& routing) const {
     check_filled("received", routing);
     const std::uint64_t age = dispatch_position() - routing.epoch_;
@@ -334,18 +393,21 @@ Received Exchange::received(const Routing& routing) const {
               "since; {} buffers alternate",
               routing.epoch_, age, kBufferCount);
     }
-    const auto parity = routing.epoch_ % kBufferCount;
+    const auto parity = static_cast<int>(routing.epoch_ % kBufferCount);
     Received out;
-    const std::uint64_t skew = plan_.regions.rank_skew(plan_.rank);
-    if (in_place()) {
-        out.rows = base_ + skew + plan_.regions.recv_rows[parity];
-        out.records = base_ + skew + plan_.regions.recv_meta[parity];
+    if (!has_own_tensors()) {
+        out.rows = routing.out_rows_;
+        out.records = routing.out_records_;
+    } else if (in_place()) {
+        out.rows = own_rows(parity);
+        out.records = own_records(parity);
     }
     out.step = routing.view_.step;
     out.row_capacity = plan_.row_capacity;
     out.row_bytes = plan_.token_layout.row_bytes;
     out.record_bytes = plan_.token_layout.record_bytes();
     out.epoch = routing.epoch_;
+    out.ready = ready_view(routing);
     out.partial = core_->live_ranks.size() < static_cast<std::size_t>(plan_.rank_count);
     return out;
 }
@@ -367,10 +429,9 @@ void Exchange::unpack(const Routing& routing, const UnpackOutputs& outputs, cuda
     check_pointer("unpack", "scales", outputs.scales, alignof(std::uint32_t), Access::write);
     check_pointer("unpack", "source", outputs.source, alignof(std::int32_t), Access::write);
     UnpackArgs args{};
-    const std::byte* const own = base_ + plan_.regions.rank_skew(plan_.rank);
     for (int buffer = 0; buffer < kBufferCount; ++buffer) {
-        args.rows[buffer] = own + plan_.regions.recv_rows[buffer];
-        args.meta[buffer] = own + plan_.regions.recv_meta[buffer];
+        args.rows[buffer] = has_own_tensors() ? own_rows(buffer) : from.rows;
+        args.meta[buffer] = has_own_tensors() ? own_records(buffer) : from.records;
     }
     args.step = from.step;
     args.out_rows = static_cast<std::byte*>(outputs.rows);
@@ -383,19 +444,29 @@ void Exchange::unpack(const Routing& routing, const UnpackOutputs& outputs, cuda
     cuda_check(launch_unpack(args, plan_.sm_budget, stream), "launch_unpack", rank());
 }
 
+void Exchange::require_own_tensors(const char* what) const {
+    if (has_own_tensors()) return;
+    raise(
+        ErrorCode::invalid_usage, rank(),
+        "{}: the config's tensors is caller, so the Exchange has no buffer for answers; pass them "
+        "as CombineInputs::answers",
+        what);
+}
+
 std::byte* Exchange::combine_input() const {
     if (!open_) raise(ErrorCode::closed, rank(), "combine_input: the Exchange is closed");
+    require_own_tensors("combine_input");
     if (!in_place()) {
         raise(ErrorCode::invalid_usage, rank(),
               "combine_input: graphs of reserve(GraphAddresses::copied) have been captured, so the "
               "host does not know the buffer of the next combine; use pack()");
     }
-    return base_ + plan_.regions.rank_skew(plan_.rank) +
-           plan_.regions.combine_rows[(combine_position() + 1) % kBufferCount];
+    return own_answers(static_cast<int>((combine_position() + 1) % kBufferCount));
 }
 
 void Exchange::pack(const void* rows, const Routing& routing, cudaStream_t stream) {
     enter("pack", stream);
+    require_own_tensors("pack");
     check_filled("pack", routing);
     if (rows == nullptr) {
         if (routing.host_row_count_ == 0) return;
@@ -406,15 +477,16 @@ void Exchange::pack(const void* rows, const Routing& routing, cudaStream_t strea
     check_pointer("pack", "rows", rows, kBulkAlignment, Access::read);
     PackArgs args{};
     args.rows = static_cast<const std::byte*>(rows);
-    std::byte* const own = base_ + plan_.regions.rank_skew(plan_.rank);
     const std::int64_t room = plan_.row_capacity * plan_.combine_row_bytes;
     const auto next = static_cast<int>((combine_position() + 1) % kBufferCount);
     for (int buffer = 0; buffer < kBufferCount; ++buffer) {
-        std::byte* const to = own + plan_.regions.combine_rows[buffer];
+        std::byte* const to = own_answers(buffer);
         args.out[buffer] = to;
         // Without in_place() the device chooses: it may be either.
         if (in_place() && buffer != next) continue;
-        if (!in_window(rows) || args.rows <= to - room || args.rows >= to + room) continue;
+        if (!(in_window(rows) || plan_.stream.active()) || args.rows <= to - room ||
+            args.rows >= to + room)
+            continue;
         raise(ErrorCode::invalid_argument, rank(),
               "pack: rows overlap the combine input at {}; answers that are there already need no "
               "pack",
@@ -439,6 +511,13 @@ void Exchange::check_combine(const CombineInputs& inputs, const Routing& routing
               "combine: weights are given, but a rank_major row is already the sum "
               "over the experts of a rank; multiply there, with the weights of the record");
     }
+    if (has_own_tensors() != (inputs.answers == nullptr)) {
+        raise(ErrorCode::invalid_argument, rank(),
+              "combine: answers are {}, but the config's tensors is {}",
+              inputs.answers == nullptr ? "null" : "given",
+              has_own_tensors() ? "library" : "caller");
+    }
+    check_pointer("combine", "answers", inputs.answers, kBulkAlignment, Access::read);
     if (routing.token_count_ > 0) {
         check_pointer("combine", "out", inputs.out, kBulkAlignment, Access::write);
         check_pointer("combine", "bias", inputs.bias, kBulkAlignment, Access::read);
@@ -462,6 +541,10 @@ void Exchange::combine(const CombineInputs& inputs, const Routing& routing, cuda
     check_or_refuse([&] { check_combine(inputs, routing); }, refuse);
     args.routing = routing.view_;
     args.out = static_cast<std::byte*>(inputs.out);
+    for (int buffer = 0; plan_.stream.active() && buffer < kBufferCount; ++buffer) {
+        args.answers[buffer] =
+            has_own_tensors() ? own_answers(buffer) : static_cast<const std::byte*>(inputs.answers);
+    }
     args.bias = static_cast<const std::byte*>(inputs.bias);
     args.weights = inputs.weights;
     args.token_count = routing.token_count_;

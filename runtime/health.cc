@@ -55,6 +55,8 @@ std::string meaning(const DeviceError& error) {
         case Primitive::windowed_tail:
         case Primitive::pipeline:
             return "another warp of this rank's own kernel has stopped, or waits for a peer";
+        case Primitive::ready_block:
+            return "rows of this block have not arrived: the dispatch is late, or was never queued";
         case Primitive::none:
         case Primitive::user: break;
     }

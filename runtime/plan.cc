@@ -25,6 +25,9 @@ constexpr std::int32_t kDefaultChunkRows = 64;
 constexpr std::int32_t kCopyWarps = 3;
 constexpr std::int32_t kPublishRows = 6;
 constexpr std::int32_t kSlotsPerWarp = 6;
+constexpr std::int32_t kReceiveWarps = 4;
+constexpr std::int32_t kReadyRows = 64;
+constexpr std::int64_t kLeastStreamSlots = 2;
 /// Row slots of a dispatch block together, unless two a warp need more. An H200 moves rows fastest
 /// with 57 to 86 KiB in flight a multiprocessor: with 100 and more, loads and stores hinder each
 /// other (16 of 33 multiprocessors a rank: 1.43 instead of 1.26 times the floor).
@@ -57,7 +60,10 @@ class Planner {
         choose_gin();
         choose_shapes();
         choose_rail();
+        choose_stream();
         size_rows();
+        raise_faults();
+        size_stream();
         raise_faults();
         size_workspace();
         size_regions();
@@ -102,6 +108,7 @@ class Planner {
         }
     }
 
+    bool streams() const { return config().sync == Sync::fifo; }
     bool hybrid() const { return plan_.mode == ExchangeMode::hybrid; }
 
     void choose_mode() {
@@ -151,7 +158,8 @@ class Planner {
     }
 
     void choose_shapes() {
-        plan_.sm_budget = config().sm_budget;
+        plan_.sm_budget =
+            config().sm_budget > 0 || !streams() ? config().sm_budget : config().chunks.num_sms;
         if (plan_.sm_budget == 0)
             plan_.sm_budget = std::min(small_ ? 2 : kDefaultSmBudget, share_.sm_count);
         if (plan_.sm_budget > share_.sm_count) {
@@ -213,6 +221,133 @@ class Planner {
         const std::int64_t most =
             rank_major() ? std::min(config().topk, plan_.lsa_size) : config().topk;
         rail.copy_count = rail.pre_sum == PreSum::on ? 1 : static_cast<std::int32_t>(most);
+    }
+
+    /// Channels: as many for each block as a combine block has rings of row slots and the dispatch
+    /// block has warps.
+    void choose_stream() {
+        if (!streams()) return;
+        if (plan_.gin_peer_count > 0) {
+            fault("sync",
+                  "sync is fifo, but {} of {} ranks are outside this rank's LSA team of {}: rings "
+                  "are filled by loads and stores, inside one team; use sync barrier",
+                  plan_.gin_peer_count, plan_.rank_count, plan_.lsa_size);
+        }
+        if (plan_.rank_count > kMaxStreamRanks) {
+            fault("sync",
+                  "sync is fifo with {} ranks; the limit is {}: each lane of a warp owns the ring "
+                  "to one rank; use sync barrier",
+                  plan_.rank_count, kMaxStreamRanks);
+        }
+        if (config().combine_blocks_per_sm > 1) {
+            fault("combine_blocks_per_sm",
+                  "combine_blocks_per_sm is {} with sync fifo; it must be 1: a block of dispatch "
+                  "and one of combine share channels",
+                  config().combine_blocks_per_sm);
+        }
+        KernelShape& dispatch = plan_.kernels.dispatch;
+        KernelShape& combine = plan_.kernels.combine;
+        const std::int32_t warps = dispatch.thread_count / kWarpSize;
+        const std::int32_t channels = std::min(combine_rings(), warps / 2);
+        if (channels < 1) return;  // fit_dispatch says it
+        plan_.stream.channels_per_block = channels;
+        plan_.stream.channel_count = channels * dispatch.block_count;
+        combine.forward_warps = channels;
+        combine.thread_count += channels * kWarpSize;
+        const std::int32_t limit = inputs_.device.max_threads_per_block;
+        if (limit > 0 && combine.thread_count > limit) {
+            fault("combine_threads",
+                  "combine_threads is {}, and sync fifo adds {} that send; this device allows {} a "
+                  "block",
+                  combine.thread_count - channels * kWarpSize, channels * kWarpSize, limit);
+        }
+    }
+
+    /// Two rings where the warps can be shared out evenly: while one ring hands a row over, the
+    /// other sums.
+    std::int32_t combine_rings() const {
+        const KernelShape& combine = plan_.kernels.combine;
+        const std::int32_t warps = combine.thread_count / kWarpSize - combine.forward_warps;
+        if (plan_.stream.active()) return plan_.stream.channels_per_block;
+        return warps >= 4 && warps % 2 == 0 ? 2 : 1;
+    }
+
+    /// Whole shares of the channels' sources, as many as there are warps, and no more than four.
+    std::int32_t receive_warps() const {
+        const std::int32_t channels = plan_.stream.channels_per_block;
+        const std::int32_t warps = plan_.kernels.dispatch.thread_count / kWarpSize - channels;
+        return std::max(1, std::min(warps, kReceiveWarps) / channels) * channels;
+    }
+
+    void size_stream() {
+        if (!streams()) return;
+        StreamShape& stream = plan_.stream;
+        const auto header =
+            RailRowLayout{dispatch_row_bytes(config()), static_cast<std::uint32_t>(config().topk),
+                          static_cast<std::uint32_t>(config().scale_words)};
+        stream.header_bytes = header.header_bytes();
+        stream.slot_bytes = std::max(header.stride(), combine_row_bytes(config()));
+        stream.token_rows =
+            rank_major() ? 1 : std::min(config().topk, plan_.experts.max_local_count());
+        stream.channel_rows = narrow<std::int32_t>(
+            mul(stream.channel_tokens(config().max_tokens), stream.token_rows, "channel rows"),
+            "channel rows");
+        choose_slots();
+        stream.ready_rows = config().ready_rows > 0 ? config().ready_rows : kReadyRows;
+        stream.ready_blocks = static_cast<std::int32_t>(
+            (plan_.row_capacity + stream.ready_rows - 1) / stream.ready_rows);
+        FifoOptions options = stream.ring_options();
+        options.head_every = 1;
+        options.send_chunk =
+            static_cast<std::uint32_t>(std::max(stream.dispatch_rows, stream.combine_rows));
+        options.receive_chunk = 1;
+        for (const FifoOptions& each : {options, stream.ring_options()}) {
+            if (const FifoRule rule = each.broken_rule(); rule != FifoRule::none) {
+                fault("chunks",
+                      "rings of {} slots of {} bytes, moved on by {} rows, break a rule: {}",
+                      stream.slot_count, stream.slot_bytes, options.send_chunk, text_of(rule));
+                return;
+            }
+        }
+        checked_mul(static_cast<std::uint64_t>(stream.ring_count(plan_.rank_count)),
+                    stream.ring_layout().total_bytes, "rings in bytes", plan_.rank);
+    }
+
+    /// Slots of a ring: what was asked for, or the table's number if all ranks' rings stay in half
+    /// of the GPU's L2 cache with it, or what does.
+    void choose_slots() {
+        StreamShape& stream = plan_.stream;
+        const auto table =
+            ChunkConfig::defaults(plan_.rank_count, ChunkConfig::Direction::dispatch);
+        const auto back = ChunkConfig::defaults(plan_.rank_count, ChunkConfig::Direction::combine);
+        const ChunkConfig& wish = config().chunks;
+        std::int64_t slots = wish.nvl_recv > 0 ? wish.nvl_recv : table.nvl_recv;
+        plan_.stream_reason = wish.nvl_recv > 0 ? "asked for" : "the table's";
+        const std::int64_t fitting = static_cast<std::int64_t>(
+            inputs_.device.l2_bytes / 2 / static_cast<std::uint64_t>(share_.ranks_on_gpu) /
+            stream.slot_bytes / static_cast<std::uint64_t>(stream.ring_count(plan_.rank_count)));
+        if (wish.nvl_recv == 0 && inputs_.device.l2_bytes > 0 && fitting < slots) {
+            slots = std::max<std::int64_t>({fitting, kLeastStreamSlots, wish.nvl_send});
+            plan_.stream_reason = fmt::format(
+                "of the table's {}, so that the rings of {} rank{} stay in the L2 cache",
+                table.nvl_recv, share_.ranks_on_gpu, share_.ranks_on_gpu == 1 ? "" : "s");
+        }
+        if (slots < stream.token_rows && wish.nvl_recv > 0) {
+            fault(
+                "chunks.nvl_recv",
+                "chunks.nvl_recv is {}, but one token may have {} rows at one rank, which combine "
+                "takes together; raise it, or use layout rank_major",
+                slots, stream.token_rows);
+        }
+        slots = std::max<std::int64_t>(slots, stream.token_rows);
+        stream.slot_count = static_cast<std::uint32_t>(slots);
+        const auto rows = [&](std::int32_t from_table) {
+            if (wish.nvl_send > 0) return wish.nvl_send;
+            return static_cast<std::int32_t>(
+                std::min<std::int64_t>(from_table, std::max<std::int64_t>(1, slots / 2)));
+        };
+        stream.dispatch_rows = rows(table.nvl_send);
+        stream.combine_rows = rows(back.nvl_send);
     }
 
     void size_rows() {
@@ -278,6 +413,10 @@ class Planner {
             .block_count = plan_.kernels.dispatch.block_count,
             .rail_team_count = plan_.rail.team_count,
             .rail_signal_count = hybrid() ? rail_signals().signal_count() : 0,
+            .stream_ring_count =
+                plan_.stream.active() ? plan_.stream.ring_count(plan_.rank_count) : 0,
+            .ready_block_count = plan_.stream.ready_blocks,
+            .stream_ring_bytes = plan_.stream.active() ? plan_.stream.ring_layout().total_bytes : 0,
         };
         if (plan_.gin_peer_count > 0)
             plan_.signal_count = static_cast<std::int32_t>(plan_.shape.signal_count());
@@ -304,9 +443,8 @@ class Planner {
         return offset;
     }
 
-    void size_regions() {
-        at_ = plan_.workspace.total_bytes;
-        RegionOffsets& regions = plan_.regions;
+    /// Two buffers of everything that a step receives and answers.
+    void place_rows(RegionOffsets& regions) {
         const std::uint64_t record_bytes = plan_.token_layout.record_bytes();
         for (auto& offset : regions.recv_rows) {
             offset =
@@ -318,9 +456,18 @@ class Planner {
         for (auto& offset : regions.combine_rows) {
             offset = place(plan_.row_capacity, plan_.combine_row_bytes, "combine rows in bytes");
         }
+    }
+
+    void size_regions() {
+        at_ = plan_.workspace.total_bytes;
+        RegionOffsets& regions = plan_.regions;
+        const bool fifo = plan_.stream.active();
+        if (!fifo) place_rows(regions);
         // One translation page a rank where the window spans many of them; elsewhere just enough to
         // be another address.
-        regions.skew_bytes = at_ >= kPagedWindowBytes ? kTranslationPageBytes : kRegionAlignment;
+        if (!fifo)
+            regions.skew_bytes =
+                at_ >= kPagedWindowBytes ? kTranslationPageBytes : kRegionAlignment;
         place(plan_.skew_steps(), regions.skew_bytes, "rank skew in bytes");
         regions.send_rows =
             place(plan_.send_capacity, plan_.send_row_bytes(), "send rows in bytes");
@@ -337,14 +484,19 @@ class Planner {
             place(rail_rows, plan_.rail_weight_bytes(), "rail weights in bytes");
         regions.total_bytes = at_;
         plan_.window_bytes = at_;
+        if (fifo && config().tensors == StreamTensors::library) {
+            at_ = 0;
+            place_rows(plan_.tensors);
+            plan_.tensors.total_bytes = at_;
+        }
         const std::uint64_t memory = inputs_.device.memory_bytes;
-        if (memory > 0 && plan_.window_bytes > memory) {
+        if (memory > 0 && plan_.window_bytes + plan_.tensors.total_bytes > memory) {
             fault("max_tokens",
                   "the window needs {}, the device has {}: lower max_tokens ({}) or hidden ({}), "
                   "or set "
                   "max_recv_rows below {}",
-                  format_bytes(plan_.window_bytes), format_bytes(memory), config().max_tokens,
-                  config().hidden, plan_.row_capacity);
+                  format_bytes(plan_.window_bytes + plan_.tensors.total_bytes),
+                  format_bytes(memory), config().max_tokens, config().hidden, plan_.row_capacity);
         }
     }
 
@@ -366,10 +518,14 @@ class Planner {
         }
         const auto limit = static_cast<std::uint32_t>(inputs_.device.shared_optin_bytes);
         shape.count_warps = warps;
-        shape.copy_warps = copy_warps();
-        shape.forward_warps = hybrid() ? shape.copy_warps : 0;
+        const bool fifo = plan_.stream.active();
+        shape.copy_warps = fifo ? plan_.stream.channels_per_block : copy_warps();
+        shape.forward_warps = fifo ? receive_warps() : hybrid() ? shape.copy_warps : 0;
         shape.slots_per_warp = kLeastSlotsPerWarp;
-        shape.slot_bytes = kBulkAlignment;
+        // fifo: the row's header stays in front of the piece.
+        const std::uint32_t header_bytes = plan_.stream.header_bytes;
+        const std::uint32_t least_bytes = header_bytes + kBulkAlignment;
+        shape.slot_bytes = least_bytes;
         while (shape.count_warps > 1 && shared_bytes() > limit / 2) --shape.count_warps;
         shape.shared_bytes = shared_bytes();
         if (shape.shared_bytes > limit) {
@@ -380,14 +536,14 @@ class Planner {
             return;
         }
         // Slots cost what is above the tables, plus a little for mbarriers.
-        const std::uint32_t row_bytes = plan_.token_layout.row_bytes;
+        const std::uint32_t row_bytes = plan_.token_layout.row_bytes + header_bytes;
         const std::uint32_t table_bytes = shape.shared_bytes;
         const std::uint32_t budget = limit - std::min(limit, table_bytes + 256);
         const auto warp_slots = static_cast<std::uint32_t>(
             (shape.copy_warps + shape.forward_warps) * kLeastSlotsPerWarp);
         const std::uint32_t whole =
             std::min(row_bytes, budget / warp_slots / kBulkAlignment * kBulkAlignment);
-        shape.slot_bytes = std::max(whole, kBulkAlignment);
+        shape.slot_bytes = std::max(whole, least_bytes);
         const auto warp_ring_bytes =
             kCopyRingBytes / static_cast<std::uint32_t>(shape.copy_warps + shape.forward_warps);
         shape.slots_per_warp =
@@ -395,7 +551,7 @@ class Planner {
                        kLeastSlotsPerWarp, kSlotsPerWarp);
         while (shape.slots_per_warp > kLeastSlotsPerWarp && shared_bytes() > limit)
             --shape.slots_per_warp;
-        while (shared_bytes() > limit && shape.slot_bytes > kBulkAlignment)
+        while (shared_bytes() > limit && shape.slot_bytes > least_bytes)
             shape.slot_bytes -= kBulkAlignment;
         shape.shared_bytes = shared_bytes();
     }
@@ -404,22 +560,20 @@ class Planner {
     /// pieces of at most what the block's threads can sum.
     void fit_combine() {
         KernelShape& shape = plan_.kernels.combine;
-        if (shape.thread_count < 2 * kWarpSize) {
+        const std::int32_t ring_threads = shape.thread_count - shape.forward_warps * kWarpSize;
+        if (ring_threads < 2 * kWarpSize) {
             fault("combine_threads",
                   "combine_threads is {}; at least 64: one warp loads rows, the others sum them",
-                  shape.thread_count);
+                  ring_threads);
             return;
         }
-        // Two rings where the warps can be shared out evenly: while one ring hands a row over, the
-        // other sums.
-        const std::int32_t warps = shape.thread_count / kWarpSize;
-        shape.copy_warps = warps >= 4 && warps % 2 == 0 ? 2 : 1;
+        shape.copy_warps = combine_rings();
         const auto limit = static_cast<std::uint32_t>(inputs_.device.shared_optin_bytes) /
                            static_cast<std::uint32_t>(
                                std::max(1, shape.block_count / std::max(1, plan_.sm_budget)));
         const std::uint32_t row_bytes = plan_.combine_row_bytes;
-        const std::uint32_t largest = std::min(
-            combine_max_slot_bytes(shape.thread_count, shape.copy_warps), kMaxCombinePieceBytes);
+        const std::uint32_t largest =
+            std::min(combine_max_slot_bytes(ring_threads, shape.copy_warps), kMaxCombinePieceBytes);
         const std::uint32_t pieces = (row_bytes + largest - 1) / largest;
         shape.slot_bytes = static_cast<std::uint32_t>(align_up(
             (row_bytes + pieces - 1) / pieces, std::uint32_t{kBulkAlignment}, "combine piece"));
@@ -494,6 +648,7 @@ ExchangeArgs Plan::exchange_args() const {
     args.row_capacity = row_capacity;
     args.shape = kernels.dispatch;
     args.rail = rail;
+    args.stream = stream;
     return args;
 }
 
@@ -523,12 +678,13 @@ WindowLayout Plan::window_layout() const {
         layout.add(name, static_cast<std::uint64_t>(rows) * row_bytes, kRegionAlignment);
     };
     layout.add("workspace", workspace.total_bytes, kRegionAlignment);
-    add("recv_rows[0]", row_capacity, token_layout.row_bytes);
-    add("recv_rows[1]", row_capacity, token_layout.row_bytes);
-    add("recv_meta[0]", row_capacity, token_layout.record_bytes());
-    add("recv_meta[1]", row_capacity, token_layout.record_bytes());
-    add("combine_rows[0]", row_capacity, combine_row_bytes);
-    add("combine_rows[1]", row_capacity, combine_row_bytes);
+    const std::int64_t rows = stream.active() ? 0 : row_capacity;
+    add("recv_rows[0]", rows, token_layout.row_bytes);
+    add("recv_rows[1]", rows, token_layout.row_bytes);
+    add("recv_meta[0]", rows, token_layout.record_bytes());
+    add("recv_meta[1]", rows, token_layout.record_bytes());
+    add("combine_rows[0]", rows, combine_row_bytes);
+    add("combine_rows[1]", rows, combine_row_bytes);
     add("rank_skew", skew_steps(), regions.skew_bytes);
     add("send_rows", send_capacity, send_row_bytes());
     add("send_meta", send_capacity, send_record_bytes());
@@ -564,6 +720,9 @@ std::vector<AgreementField> Plan::agreed_fields() const {
     add("plan.mode", name_of(mode));
     add("plan.channel_count", rail.channel_count);
     add("plan.channel_rows", rail.channel_rows);
+    add("plan.stream_channel_count", stream.channel_count);
+    add("plan.stream_slot_count", stream.slot_count);
+    add("plan.stream_slot_bytes", stream.slot_bytes);
     add("plan.row_capacity", row_capacity);
     add("plan.send_capacity", send_capacity);
     add("plan.record_bytes", token_layout.record_bytes());

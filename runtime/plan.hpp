@@ -41,6 +41,8 @@ struct Plan {
     ExchangeMode mode = ExchangeMode::direct;  ///< never automatic
     std::string mode_reason;                   ///< why, in one line
     RailShape rail{};                          ///< all zero in direct mode
+    StreamShape stream{};                      ///< all zero with Sync::barrier
+    std::string stream_reason;                 ///< why its rings are as long as they are
 
     ExpertMap experts{};
     KernelPlan kernels{};
@@ -49,6 +51,9 @@ struct Plan {
     WorkspaceShape shape{};
     WorkspaceLayout workspace{};
     RegionOffsets regions{};
+    /// fifo: where the library's own rows, records and answers are in a tensor outside of the
+    /// window; total_bytes is 0 if the caller has them.
+    RegionOffsets tensors{};
 
     std::int64_t row_capacity = 0;     ///< rows of one receive buffer, and of one combine buffer
     std::int64_t worst_case_rows = 0;  ///< rows that can ever arrive in one step, padding included

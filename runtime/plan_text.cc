@@ -41,6 +41,13 @@ std::string Plan::text() const {
             rail.team_count, rail.channel_count, rail.channel_rows, rail.publish_rows,
             rail.pre_sum == PreSum::on ? "on" : "off");
     }
+    if (stream.active()) {
+        out += fmt::format(
+            "  fifo      {} channels, rings of {} slots of {} ({})\n"
+            "            tails every {} rows out, {} back; blocks of {} rows counted\n",
+            stream.channel_count, stream.slot_count, format_bytes(stream.slot_bytes), stream_reason,
+            stream.dispatch_rows, stream.combine_rows, stream.ready_rows);
+    }
     if (gin_peer_count > 0) {
         out += fmt::format(
             "  GIN       {} peers, {} contexts, {} signals each, {} rows a put, {} send rows\n",
@@ -55,6 +62,9 @@ std::string Plan::text() const {
                        format_bytes(kernels.dispatch.slot_bytes), kernels.dispatch.count_warps);
     out += shape_text("combine", kernels.combine);
     out += shape_text("barrier", kernels.barrier);
+    if (tensors.total_bytes > 0)
+        out +=
+            fmt::format("  tensors   {} of the library's own\n", format_bytes(tensors.total_bytes));
     out += fmt::format("  window    {}, wait deadline {}\n", format_bytes(window_bytes),
                        deadline_ns == 0 ? std::string("none") : format_duration_ns(deadline_ns));
     const WindowLayout layout = window_layout();

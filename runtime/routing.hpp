@@ -51,6 +51,8 @@ class Routing {
     DeviceBuffer<std::int32_t> counts_;
     DeviceBuffer<SlotRef> rail_slots_;
     DeviceBuffer<std::int32_t> rail_counts_;  // received, then sent
+    DeviceBuffer<std::int32_t> stream_slots_;
+    DeviceBuffer<std::int32_t> stream_received_;
     DeviceBuffer<std::byte> step_;
     DeviceBuffer<std::uint32_t> dropped_;
     MappedBuffer<std::byte> host_step_;
@@ -61,6 +63,8 @@ class Routing {
     std::int32_t host_row_count_ = -1;  // rows received, -1 = the host was not told
     std::uint64_t generation_ = 0;      // recoveries of the Exchange before the newest dispatch
     bool captured_ = false;             // replays may fill it unseen
+    std::byte* out_rows_ = nullptr;     // StreamTensors::caller: of the newest dispatch
+    std::byte* out_records_ = nullptr;
 };
 
 }  // namespace gimlet

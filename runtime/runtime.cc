@@ -74,7 +74,10 @@ void set_up_barrier(RuntimeCore* core, const RuntimeConfig& config) {
                                .expert_count = 0,
                                .block_count = 0,
                                .rail_team_count = 0,
-                               .rail_signal_count = 0};
+                               .rail_signal_count = 0,
+                               .stream_ring_count = 0,
+                               .ready_block_count = 0,
+                               .stream_ring_bytes = 0};
     WindowLayout layout;
     layout.add("workspace", WorkspaceLayout::build(shape).total_bytes, kRegionAlignment);
     core->barrier_window = SymmetricWindow::create(*core->communicator, layout);

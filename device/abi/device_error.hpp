@@ -24,6 +24,7 @@ enum class Primitive : std::uint32_t {
     fifo_wait = 13,
     windowed_tail = 14,
     pipeline = 15,
+    ready_block = 16,
 };
 
 constexpr const char* name_of(Primitive primitive) {
@@ -44,6 +45,7 @@ constexpr const char* name_of(Primitive primitive) {
         case Primitive::fifo_wait: return "fifo_wait";
         case Primitive::windowed_tail: return "windowed_tail";
         case Primitive::pipeline: return "pipeline";
+        case Primitive::ready_block: return "ready_block";
     }
     return "?";
 }

@@ -18,6 +18,7 @@ enum class EventKind : std::uint32_t {
     peers_ready = 5,  ///< combine: a block knows that every rank has entered
     end = 6,          ///< the last block has closed the step
     failed = 7,       ///< the same, of a failed step
+    first_row = 8,    ///< fifo dispatch: a receive warp has counted its first row as arrived
 };
 
 constexpr const char* name_of(EventKind kind) {
@@ -30,6 +31,7 @@ constexpr const char* name_of(EventKind kind) {
         case EventKind::peers_ready: return "peers_ready";
         case EventKind::end: return "end";
         case EventKind::failed: return "failed";
+        case EventKind::first_row: return "first_row";
     }
     return "?";
 }

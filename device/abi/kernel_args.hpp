@@ -15,6 +15,7 @@
 #include "device/abi/rail.hpp"
 #include "device/abi/signal_map.hpp"
 #include "device/abi/step_counts.hpp"
+#include "device/abi/stream.hpp"
 #include "device/abi/token_layout.hpp"
 #include "device/abi/types.hpp"
 #include "device/abi/workspace.hpp"
@@ -87,7 +88,8 @@ struct ExchangeArgs {
     std::int32_t chunk_rows;    ///< rows of one GIN put
     std::int64_t row_capacity;  ///< rows of one receive buffer
     KernelShape shape;
-    RailShape rail;  ///< all zero in direct mode
+    RailShape rail;      ///< all zero in direct mode
+    StreamShape stream;  ///< all zero with Sync::barrier
 };
 
 /// Device memory of one Routing: what a dispatch decided, and combine or a cached dispatch reuses.
@@ -102,6 +104,10 @@ struct RoutingView {
     SlotRef* rail_slots;
     std::int32_t* rail_received;  ///< hybrid: [pairs] rows that came over the rail
     std::int32_t* rail_sent;      ///< hybrid: [pairs] rows that this rank sent over the rail
+    /// fifo, null elsewhere. [rings][channel_rows]: final slots of the rows that came through a
+    /// ring, in the order in which their answers go back.
+    std::int32_t* stream_slots;
+    std::int32_t* stream_received;  ///< fifo: [rings] entries of stream_slots
     /// [max_tokens]: bit k = choice k named an expert of an excluded rank and counts as masked.
     std::uint32_t* dropped;
 };
@@ -113,7 +119,10 @@ struct DispatchArgs {
     const std::uint32_t* scales;  ///< [T][scale_words], null without scales
     const void* expert_indices;   ///< [T][K] int32 or int64; -1 = masked
     const float* weights;         ///< [T][K] or null
-    StepCounts* host_step;        ///< host-mapped copy of routing.step, or null
+    /// fifo: where received rows and records go, by the step's parity: [row_capacity] of each.
+    std::byte* out_rows[kBufferCount];
+    std::byte* out_records[kBufferCount];
+    StepCounts* host_step;  ///< host-mapped copy of routing.step, or null
     IndexType index_type;
     RoutingMode mode;
     std::int32_t token_count;  ///< T
@@ -126,8 +135,10 @@ struct DispatchArgs {
 struct CombineArgs {
     ExchangeArgs exchange;
     RoutingView routing;
-    std::byte* out;            ///< [T][row_bytes]
-    const std::byte* bias;     ///< [T][row_bytes] or null, added once
+    std::byte* out;         ///< [T][row_bytes]
+    const std::byte* bias;  ///< [T][row_bytes] or null, added once
+    /// fifo: [row_capacity][row_bytes], one for each received row; by the step's parity.
+    const std::byte* answers[kBufferCount];
     const float* weights;      ///< [T][K] or null; expert_major only
     std::uint32_t row_bytes;   ///< of one combine row, a multiple of 16
     ElementType element_type;  ///< float32, float16 or bfloat16

@@ -13,7 +13,9 @@ struct KernelShape {
     std::int32_t copy_warps;      ///< warps that load rows; combine: each has a ring of its own
     std::int32_t slots_per_warp;  ///< row slots of shared memory per copy warp, >= 2
     std::uint32_t slot_bytes;     ///< bytes of one slot; longer rows move in pieces
-    std::int32_t forward_warps;   ///< hybrid dispatch: warps that hand on rows of the rail, else 0
+    std::int32_t forward_warps;   ///< hybrid dispatch: warps that hand on rows of the rail; fifo:
+                                  ///< dispatch warps that take rows from rings, combine warps that
+                                  ///< send rows home; else 0
     std::int32_t count_warps;     ///< dispatch: warps that compute slots, bounded by shared memory
 };
 

@@ -32,6 +32,13 @@ inline constexpr int kBufferCount = 2;
 
 inline constexpr int kMaxGinContexts = 64;
 
+/// Sets of arrival counters: a dispatch counts in one and clears the one that the next dispatch
+/// will use.
+inline constexpr int kReadySets = 3;
+
+/// Sync::fifo: one lane of a warp owns the ring to one rank.
+inline constexpr int kMaxStreamRanks = 32;
+
 /// Most rows between two moves of a rail stream's tail.
 inline constexpr int kMaxPublishRows = 1 << 16;
 

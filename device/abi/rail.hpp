@@ -106,10 +106,10 @@ struct RailRowLayout {
     constexpr std::uint32_t slot_word() const { return 1 + 2 * topk; }
     constexpr std::uint32_t scale_word() const { return 1 + 3 * topk; }
     constexpr std::uint32_t header_words() const { return 1 + 3 * topk + scale_words; }
+    /// A multiple of 16.
+    constexpr std::uint32_t header_bytes() const { return (header_words() * 4u + 15u) / 16u * 16u; }
     /// Bytes from one row to the next, a multiple of 16.
-    constexpr std::uint32_t stride() const {
-        return row_bytes + (header_words() * 4u + 15u) / 16u * 16u;
-    }
+    constexpr std::uint32_t stride() const { return row_bytes + header_bytes(); }
 };
 
 }  // namespace gimlet

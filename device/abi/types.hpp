@@ -64,6 +64,23 @@ constexpr const char* name_of(ExchangeMode mode) {
     return "?";
 }
 
+/// How the ranks of a step wait for each other. barrier: buffers for all rows of a step, and one
+/// rendezvous at its end. fifo: rows stream through rings of few slots, so the window's size does
+/// not depend on the number of tokens.
+enum class Sync : std::int32_t { barrier = 0, fifo = 1 };
+
+constexpr const char* name_of(Sync sync) {
+    switch (sync) {
+        case Sync::barrier: return "barrier";
+        case Sync::fifo: return "fifo";
+    }
+    return "?";
+}
+
+/// Sync::fifo: whose tensors hold received rows and the answers to them. library: the Exchange's
+/// own, two of each, as with Sync::barrier. caller: those that are passed with each call.
+enum class StreamTensors : std::int32_t { library = 0, caller = 1 };
+
 /// hybrid: whether the rank that collects a token's rows of its team sends home their sum, rounded
 /// to the combine type, or every row. Without it sums are bit for bit those of direct.
 enum class PreSum : std::int32_t { on = 0, off = 1 };

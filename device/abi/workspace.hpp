@@ -18,11 +18,14 @@ struct WorkspaceShape {
     std::int32_t rank_count;
     std::int32_t expert_words;  ///< expert counts in one count row (local maximum, or all experts)
     std::int32_t gin_context_count;
-    std::int32_t chunk_slots;        ///< entries of the send-chunk counters, 0 without GIN
-    std::int32_t expert_count;       ///< E
-    std::int32_t block_count;        ///< most blocks a dispatch is launched with
-    std::int32_t rail_team_count;    ///< hybrid: LSA teams, else 0
-    std::int32_t rail_signal_count;  ///< hybrid: signals a context beside SignalMap's, else 0
+    std::int32_t chunk_slots;         ///< entries of the send-chunk counters, 0 without GIN
+    std::int32_t expert_count;        ///< E
+    std::int32_t block_count;         ///< most blocks a dispatch is launched with
+    std::int32_t rail_team_count;     ///< hybrid: LSA teams, else 0
+    std::int32_t rail_signal_count;   ///< hybrid: signals a context beside SignalMap's, else 0
+    std::int32_t stream_ring_count;   ///< fifo: rings in either direction, else 0
+    std::int32_t ready_block_count;   ///< fifo: blocks of an output tensor that are counted
+    std::uint64_t stream_ring_bytes;  ///< fifo: of one ring, see StreamShape
 
     /// Words of one count row: header, R rank counts, expert counts; even, so that rows stay
     /// 16-byte aligned.
@@ -66,6 +69,9 @@ struct WorkspaceLayout {
                                 ///< this rail, handed on to count_rows of this team
     std::uint64_t excluded;  ///< [L] u64[kRankSetWords]: ranks that are neither served nor awaited;
                              ///< changed by recoveries only
+    std::uint64_t stream_ends;   ///< [P] u64[rings]: epoch << 32 | rows that a ring carries in it
+    std::uint64_t ready_rows;    ///< [L] u32[kReadySets][ready blocks]: rows that have arrived
+    std::uint64_t stream_rings;  ///< fifo: the rings, words and slots
     std::uint64_t total_bytes;
 
     static constexpr WorkspaceLayout build(const WorkspaceShape& shape) {
@@ -97,6 +103,11 @@ struct WorkspaceLayout {
         layout.count_rail =
             place(kBufferCount * static_cast<std::uint64_t>(shape.rail_team_count) * row * 8);
         layout.excluded = place(kRankSetWords * 8);
+        layout.stream_ends = place(static_cast<std::uint64_t>(shape.stream_ring_count) * 8);
+        layout.ready_rows = place(std::uint64_t{kReadySets} *
+                                  static_cast<std::uint64_t>(shape.ready_block_count) * 4);
+        layout.stream_rings =
+            place(static_cast<std::uint64_t>(shape.stream_ring_count) * shape.stream_ring_bytes);
         layout.total_bytes = at;
         return layout;
     }

@@ -167,6 +167,14 @@ class FifoSender : public detail::FifoRing {
         return status;
     }
 
+    /// Slots from first() on that are free, as far as the last reserve or poll saw.
+    GIMLET_DEVICE std::uint32_t room() const {
+        return capacity_ - static_cast<std::uint32_t>(cursor_.position - cursor_.told);
+    }
+
+    /// Looks once at the head, without waiting. room() slots are then free as after reserve.
+    GIMLET_DEVICE void poll() { cursor_.told = look(); }
+
     /// Hands the `count` slots from first() on to the receiver; count <= what was reserved, zero
     /// does nothing.
     ///

@@ -219,7 +219,30 @@
     X(pipeline_full_not_awaited, "pipeline", "channel/pipeline",                                   \
       "a stage is read when it is filled")                                                         \
     X(pipeline_no_fence_before_store, "pipeline", "channel/pipeline",                              \
-      "a proxy fence between stores and bulk store")
+      "a proxy fence between stores and bulk store")                                               \
+    X(stream_waits_unpublished, "stream", "kernels/stream_dispatch",                               \
+      "a sender that waits for room has published what it stored")                                 \
+    X(stream_row_not_written, "stream", "kernels/stream_dispatch",                                 \
+      "a row is written before it is published")                                                   \
+    X(stream_published_early, "stream", "kernels/stream_dispatch",                                 \
+      "only rows whose group is complete are published")                                           \
+    X(stream_one_row_lost, "stream", "kernels/stream_dispatch",                                    \
+      "the end says how many rows there were")                                                     \
+    X(stream_end_of_last_step, "stream", "kernels/stream_dispatch", "an end belongs to its step")  \
+    X(stream_header_not_fenced, "stream", "kernels/stream_dispatch",                               \
+      "a proxy fence between header and bulk store")                                               \
+    X(stream_slot_not_read, "stream", "kernels/stream_dispatch",                                   \
+      "a slot is loaded again once its stores have read it")                                       \
+    X(stream_load_not_fenced, "stream", "kernels/stream_dispatch",                                 \
+      "a proxy fence between acquire and bulk load")                                               \
+    X(stream_waits_unreleased, "stream", "kernels/stream_combine",                                 \
+      "a receiver that waits for rows has given back what it read")                                \
+    X(stream_released_early, "stream", "kernels/stream_combine",                                   \
+      "a slot is given back after it was read")                                                    \
+    X(stream_order_lost, "stream", "kernels/stream_combine",                                       \
+      "answers go home in the order of tokens")                                                    \
+    X(stream_room_for_one, "stream", "kernels/stream_combine",                                     \
+      "rows that are being loaded have their slots")
 
 namespace gimlet::device {
 

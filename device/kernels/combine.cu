@@ -3,6 +3,7 @@
 #include "device/kernels/hybrid_combine.hpp"
 #include "device/kernels/launch.hpp"
 #include "device/kernels/launch_detail.hpp"
+#include "device/kernels/stream_combine.hpp"
 
 namespace gimlet {
 namespace device {
@@ -10,6 +11,8 @@ namespace {
 
 /// Plan launches no larger blocks: two rings of one load warp and eight sum warps each.
 inline constexpr int kCombineThreads = 576;
+/// fifo: with two send warps.
+inline constexpr int kStreamCombineThreads = kCombineThreads + 2 * kWarpSize;
 
 /// Only lanes below K, and tokens that exist, have rows.
 template <Reach R>
@@ -21,7 +24,7 @@ GIMLET_DEVICE LaneRow lane_row(const CombineContext<R>& ctx, std::int32_t token)
     if (out.slot.rank < 0) return out;
     if (ctx.args.weights != nullptr) out.weight = ctx.args.weights[at];
     const std::uint64_t base = ctx.peer_base[out.slot.rank];
-    if (R == Reach::lsa || base != 0) {
+    if (is_lsa_only(R) || base != 0) {
         out.address = base + ctx.exchange.regions.combine_rows[ctx.parity] +
                       static_cast<std::uint64_t>(out.slot.slot) * ctx.args.row_bytes;
         return out;
@@ -45,13 +48,16 @@ struct CombineRing {
     std::int32_t warps;  ///< the load warp and the sum warps
     std::int32_t first_token;
     std::int32_t token_stride;
+    std::int32_t token_end;
+    bool inside;  ///< the warp belongs to a ring
 
     template <Reach R>
     GIMLET_DEVICE explicit CombineRing(const CombineContext<R>& ctx) {
         const KernelShape& shape = ctx.exchange.shape;
         const std::int32_t ring_count = shape.copy_warps;
-        warps = warp_count() / ring_count;
+        warps = (warp_count() - shape.forward_warps) / ring_count;
         const std::int32_t ring = warp_index() / warps;
+        inside = ring < ring_count;
         depth = shape.slots_per_warp;
         slot_bytes = shape.slot_bytes;
         std::byte* shared = dynamic_shared_memory();
@@ -63,9 +69,17 @@ struct CombineRing {
         tickets = reinterpret_cast<std::uint64_t*>(shared + layout.tickets) + first;
         first_token = block_index() * ring_count + ring;
         token_stride = block_count() * ring_count;
+        token_end = ctx.args.token_count;
+        if constexpr (R == Reach::stream) {
+            // A ring's tokens are those of a channel of the dispatch.
+            const std::int32_t tokens = ctx.exchange.stream.channel_tokens(token_end);
+            first_token *= tokens;
+            token_stride = 1;
+            if (token_end > first_token + tokens) token_end = first_token + tokens;
+        }
     }
     GIMLET_DEVICE std::int32_t warp() const { return warp_index() % warps; }
-    GIMLET_DEVICE bool loads() const { return warp() == 0; }
+    GIMLET_DEVICE bool loads() const { return inside && warp() == 0; }
     GIMLET_DEVICE std::byte* slot(std::int32_t index) const {
         return slots + static_cast<std::uint64_t>(index) * slot_bytes;
     }
@@ -293,7 +307,7 @@ GIMLET_DEVICE void sum_tokens(const CombineContext<R>& ctx, const CombineRing& r
         if (!sum_pairs<E>(ctx, ring, cursor)) return;
     }
     GIMLET_ROLLED
-    for (std::int32_t token = ring.first_token; token < ctx.args.token_count;
+    for (std::int32_t token = ring.first_token; token < ring.token_end;
          token += ring.token_stride) {
         const std::uint64_t at = static_cast<std::uint64_t>(token) * ctx.args.row_bytes;
         const std::byte* bias = ctx.args.bias == nullptr ? nullptr : ctx.args.bias + at;
@@ -399,7 +413,8 @@ GIMLET_DEVICE void finish(const CombineContext<R>& ctx) {
 }
 
 template <ElementType E, Reach R>
-GIMLET_GLOBAL void __launch_bounds__(kCombineThreads, 1)
+GIMLET_GLOBAL void __launch_bounds__(R == Reach::stream ? kStreamCombineThreads : kCombineThreads,
+                                     1)
     combine_kernel(const GIMLET_GRID_CONSTANT CombineArgs args) {
     const CombineContext<R> ctx(args);
     const CombineRing ring(ctx);
@@ -412,15 +427,21 @@ GIMLET_GLOBAL void __launch_bounds__(kCombineThreads, 1)
         block_sync();  // there may be no routing
     }
     LaneRow first{};
-    if (ring.loads()) first = lane_row(ctx, ring.first_token);
+    if (R != Reach::stream && ring.loads()) first = lane_row(ctx, ring.first_token);
     if (thread_index() == 0) note_event(ctx.peers, Tag::combine, ctx.epoch, EventKind::begin);
     if (*ctx.verdict == 0 && await_ready(ctx)) {
         if (thread_index() == 0)
             note_event(ctx.peers, Tag::combine, ctx.epoch, EventKind::peers_ready);
         if constexpr (R == Reach::gin) push_chunks(ctx);
-        if (ring.loads()) {
+        if constexpr (R == Reach::stream) {
+            if (ring.loads()) StreamLoader<CombineRing>(ctx, ring).run();
+            if (!ring.inside) {
+                StreamAnswers(ctx, warp_index() - ring.warps * ctx.exchange.shape.copy_warps).run();
+            }
+        } else if (ring.loads()) {
             load_tokens(ctx, ring, first);
-        } else {
+        }
+        if (ring.inside && !ring.loads()) {
             sum_tokens<E>(ctx, ring);
         }
     }
@@ -450,6 +471,7 @@ CombineKernel combine_kernel_of(ElementType type, Reach reach) {
     switch (reach) {
         case Reach::gin: return combine_kernel_of<Reach::gin>(type);
         case Reach::rail: return combine_kernel_of<Reach::rail>(type);
+        case Reach::stream: return combine_kernel_of<Reach::stream>(type);
         default: return combine_kernel_of<Reach::lsa>(type);
     }
 }
@@ -467,7 +489,7 @@ std::uint32_t combine_max_slot_bytes(std::int32_t thread_count, std::int32_t rin
 cudaError_t prepare_combine() {
     for (const ElementType type :
          {ElementType::float32, ElementType::float16, ElementType::bfloat16}) {
-        for (const Reach reach : {Reach::lsa, Reach::gin, Reach::rail}) {
+        for (const Reach reach : {Reach::lsa, Reach::gin, Reach::rail, Reach::stream}) {
             const cudaError_t error = raise_shared_limit(combine_kernel_of(type, reach));
             if (error != cudaSuccess) return error;
         }

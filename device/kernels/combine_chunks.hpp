@@ -50,7 +50,7 @@ struct CombineContext {
     }
     GIMLET_DEVICE bool rank_major() const { return exchange.layout == Layout::rank_major; }
     GIMLET_DEVICE bool is_lsa(std::int32_t rank) const {
-        return R == Reach::lsa || is_lsa_peer(peers, rank);
+        return is_lsa_only(R) || is_lsa_peer(peers, rank);
     }
     /// The step belongs to the other buffer than the addresses of this call.
     GIMLET_DEVICE bool wrong_buffer() const {
@@ -257,7 +257,7 @@ GIMLET_DEVICE bool await_chunks(const CombineContext<R>& ctx, std::int32_t rank,
 /// Last block: shadows move past this step's signals; flush makes the pushed rows reusable.
 template <Reach R>
 GIMLET_DEVICE void settle_chunks(const CombineContext<R>& ctx) {
-    if constexpr (R == Reach::lsa) return;
+    if constexpr (is_lsa_only(R)) return;
     const SignalShadow shadow(ctx.peers);
     const std::int32_t contexts = ctx.contexts().data_context_count();
     GIMLET_ROLLED

@@ -33,9 +33,12 @@ struct RowTicket {
 /// 16-byte vectors of a piece that one thread sums in registers.
 inline constexpr std::int32_t kCombineVectors = 4;
 
+/// Row slots of a send warp (Sync::fifo).
+inline constexpr std::int32_t kStreamSendSlots = 3;
+
 /// Dynamic shared memory of the combine kernel. A block has shape.copy_warps rings of
 /// shape.slots_per_warp slots; each ring has one load warp and an equal share of the other warps,
-/// which sum.
+/// which sum. With Sync::fifo, shape.forward_warps more warps come last, which send rows home.
 struct CombineSharedLayout {
     std::uint32_t slots;        ///< row pieces, ring by ring
     std::uint32_t full;         ///< u64 mbarrier per slot
@@ -43,6 +46,9 @@ struct CombineSharedLayout {
     std::uint32_t tickets;      ///< u64 RowTicket per slot
     std::uint32_t peer_base;    ///< u64[R]: window base plus skew of an LSA peer, 0 for a GIN peer
     std::uint32_t first_chunk;  ///< i32[R + 1]: first chunk of this rank's rows at each GIN peer
+    std::uint32_t send_slots;   ///< fifo: kStreamSendSlots slots a send warp
+    std::uint32_t send_full;    ///< fifo: u64 mbarrier per such slot
+    std::uint32_t heads;        ///< fifo: u64[send warps][32] heads that were seen
     std::uint32_t verdict;      ///< u32
     std::uint32_t total_bytes;
 
@@ -62,6 +68,10 @@ struct CombineSharedLayout {
         out.tickets = place(count * 8u);
         out.peer_base = place(ranks * 8u);
         out.first_chunk = place((ranks + 1u) * 4u);
+        const auto senders = static_cast<std::uint32_t>(shape.forward_warps);
+        out.send_slots = place(senders * kStreamSendSlots * shape.slot_bytes);
+        out.send_full = place(senders * kStreamSendSlots * 8u);
+        out.heads = place(senders * kWarpSize * 8u);
         out.verdict = place(16u);
         out.total_bytes = at;
         return out;

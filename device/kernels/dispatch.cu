@@ -3,6 +3,7 @@
 #include "device/kernels/hybrid_dispatch.hpp"
 #include "device/kernels/launch.hpp"
 #include "device/kernels/launch_detail.hpp"
+#include "device/kernels/stream_dispatch.hpp"
 
 namespace gimlet {
 namespace device {
@@ -124,7 +125,7 @@ GIMLET_DEVICE bool await_rows(const DispatchContext<R>& ctx) {
 /// sources reusable).
 template <Reach R>
 GIMLET_DEVICE void settle_gin(const DispatchContext<R>& ctx) {
-    if constexpr (R == Reach::lsa) return;
+    if constexpr (is_lsa_only(R)) return;
     const SignalShadow shadow(ctx.peers);
     const std::int32_t contexts = ctx.contexts().data_context_count();
     GIMLET_ROLLED
@@ -163,7 +164,9 @@ GIMLET_DEVICE void finish(const DispatchContext<R>& ctx) {
     }
     block_sync();
     if (*ctx.verdict == 0) return;
-    if (!block_any(ctx.poisoned()) || mutated(Mutant::dispatch_ignores_refusal)) {
+    // fifo: every block has seen its own rings' ends.
+    if (R != Reach::stream &&
+        (!block_any(ctx.poisoned()) || mutated(Mutant::dispatch_ignores_refusal))) {
         announce_rows(ctx);
         if (thread_index() == 0) ctx.note(EventKind::rows_sent);
         if (await_rows(ctx)) {
@@ -191,8 +194,12 @@ GIMLET_GLOBAL void __launch_bounds__(kDispatchThreads, 1)
         first = load_choices(ctx, TokenGroups(ctx), range.begin, range.end);
     }
     set_up(ctx, args.shared);
+    if constexpr (R == Reach::stream) clear_next_ready(ctx);
     if (find_slots(ctx, first)) {
-        if constexpr (R == Reach::rail) {
+        if constexpr (R == Reach::stream) {
+            fill_gaps(ctx);
+            stream_rows(ctx);
+        } else if constexpr (R == Reach::rail) {
             move_rows_by_rail(ctx);
         } else if (warp_index() < ctx.exchange.shape.copy_warps) {
             copy_rows(ctx);
@@ -200,7 +207,7 @@ GIMLET_GLOBAL void __launch_bounds__(kDispatchThreads, 1)
             record_step(ctx);
             write_records(ctx, ctx.exchange.shape.copy_warps);
         }
-        fill_gaps(ctx);
+        if constexpr (R != Reach::stream) fill_gaps(ctx);
     } else {
         abandon_loads(ctx);
     }
@@ -224,14 +231,14 @@ std::int32_t bits_for(std::int32_t value) {
 std::uint32_t dispatch_shared_bytes(const ExchangeArgs& exchange, const KernelShape& shape) {
     return DispatchSharedLayout::build(shape, exchange.peers.rank_count,
                                        exchange.experts.expert_count, exchange.layout,
-                                       exchange.rail)
+                                       exchange.rail, exchange.stream)
         .total_bytes;
 }
 
 cudaError_t prepare_dispatch() {
     for (const auto kernel :
          {device::dispatch_kernel<Reach::lsa>, device::dispatch_kernel<Reach::gin>,
-          device::dispatch_kernel<Reach::rail>}) {
+          device::dispatch_kernel<Reach::rail>, device::dispatch_kernel<Reach::stream>}) {
         if (const cudaError_t error = raise_shared_limit(kernel); error != cudaSuccess)
             return error;
     }
@@ -245,19 +252,20 @@ cudaError_t launch_dispatch(const DispatchArgs& args, cudaStream_t stream) {
     std::int32_t per_block =
         args.token_count / shape.block_count + (args.token_count % shape.block_count > 0 ? 1 : 0);
     // Channels of equal size: a block's tokens are those of its copy warps.
-    if (reach == Reach::rail)
+    if (has_channels(reach))
         per_block = (per_block + shape.copy_warps - 1) / shape.copy_warps * shape.copy_warps;
     const device::DispatchKernelArgs kernel_args{
         args,
         DispatchSharedLayout::build(shape, exchange.peers.rank_count, exchange.experts.expert_count,
-                                    exchange.layout, exchange.rail),
+                                    exchange.layout, exchange.rail, exchange.stream),
         ExpertLookup::from(exchange.experts),
         per_block,
         (per_block + shape.count_warps - 1) / shape.count_warps,
         bits_for(exchange.topk)};
-    const auto kernel = reach == Reach::rail  ? device::dispatch_kernel<Reach::rail>
-                        : reach == Reach::gin ? device::dispatch_kernel<Reach::gin>
-                                              : device::dispatch_kernel<Reach::lsa>;
+    const auto kernel = reach == Reach::stream ? device::dispatch_kernel<Reach::stream>
+                        : reach == Reach::rail ? device::dispatch_kernel<Reach::rail>
+                        : reach == Reach::gin  ? device::dispatch_kernel<Reach::gin>
+                                               : device::dispatch_kernel<Reach::lsa>;
     return launch(kernel, shape, stream, kernel_args);
 }
 

@@ -61,6 +61,7 @@ struct DispatchContext {
     std::int32_t* source_rows;
     std::int32_t* expert_rows;
     std::int32_t* rail_words;
+    std::uint64_t* stream_words;
     std::uint32_t* verdict;
     EpochWords* epochs;
     std::uint64_t epoch;
@@ -93,6 +94,7 @@ struct DispatchContext {
         source_rows = reinterpret_cast<std::int32_t*>(shared + layout.source_rows);
         expert_rows = reinterpret_cast<std::int32_t*>(shared + layout.expert_rows);
         rail_words = reinterpret_cast<std::int32_t*>(shared + layout.rail);
+        stream_words = reinterpret_cast<std::uint64_t*>(shared + layout.stream);
         verdict = reinterpret_cast<std::uint32_t*>(shared + layout.verdict);
         epochs = reinterpret_cast<EpochWords*>(peers.local + peers.layout.epochs);
         epoch = epochs->dispatch + 1;
@@ -110,7 +112,7 @@ struct DispatchContext {
         if (token_end < token_begin) token_end = token_begin;
     }
 
-    /// Tokens of one copy warp in hybrid mode.
+    /// Tokens of one copy warp, where it has a channel.
     GIMLET_DEVICE std::int32_t tokens_per_channel() const {
         return tokens_per_block / exchange.shape.copy_warps;
     }
@@ -128,7 +130,7 @@ struct DispatchContext {
         return rank_major() ? 1 + key : 1 + peers.rank_count + key;
     }
     GIMLET_DEVICE bool is_lsa(std::int32_t rank) const {
-        return R == Reach::lsa || is_lsa_peer(peers, rank);
+        return is_lsa_only(R) || is_lsa_peer(peers, rank);
     }
     /// The step belongs to the other buffer than the addresses of this call.
     GIMLET_DEVICE bool wrong_buffer() const {
@@ -141,6 +143,18 @@ struct DispatchContext {
     }
     GIMLET_DEVICE SignalMap signals() const { return SignalMap{peers.rank_count}; }
     GIMLET_DEVICE ContextMap contexts() const { return ContextMap{peers.gin_context_count}; }
+
+    /// This rank's received rows of the step.
+    GIMLET_DEVICE std::byte* own_rows() const {
+        if constexpr (R == Reach::stream) return args.out_rows[parity];
+        return reinterpret_cast<std::byte*>(peer_base[peers.rank]) +
+               exchange.regions.recv_rows[parity];
+    }
+    GIMLET_DEVICE std::byte* own_records() const {
+        if constexpr (R == Reach::stream) return args.out_records[parity];
+        return reinterpret_cast<std::byte*>(peer_base[peers.rank]) +
+               exchange.regions.recv_meta[parity];
+    }
 
     /// Rows of source `s` in the count table of this epoch's parity.
     GIMLET_DEVICE std::uint64_t count_row_offset(std::int32_t source) const {

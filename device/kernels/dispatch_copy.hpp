@@ -70,7 +70,7 @@ GIMLET_DEVICE LaneTarget lane_target(const DispatchContext<R>& ctx, std::int32_t
     if (ref.rank < 0) return out;
     out.active = true;
     const std::uint64_t base = ctx.peer_base[ref.rank];
-    if (R == Reach::lsa || base != 0) {
+    if (is_lsa_only(R) || base != 0) {
         out.window = reinterpret_cast<std::byte*>(base);
         out.index = ref.slot;
         return out;
@@ -93,17 +93,19 @@ struct CopyUnits {
     std::int32_t count;
     std::uint32_t row_bytes;
     std::uint32_t piece_bytes;
+    std::uint32_t header_bytes;  ///< room in front of the piece in a slot
 
     template <Reach R>
     GIMLET_DEVICE explicit CopyUnits(const DispatchContext<R>& ctx) {
         const KernelShape& shape = ctx.exchange.shape;
         row_bytes = ctx.exchange.token_layout.row_bytes;
-        piece_bytes = shape.slot_bytes;
+        header_bytes = R == Reach::stream ? ctx.exchange.stream.header_bytes : 0;
+        piece_bytes = shape.slot_bytes - header_bytes;
         pieces = static_cast<std::int32_t>((row_bytes + piece_bytes - 1) / piece_bytes);
         first_token = ctx.token_begin + warp_index();
         stride = shape.copy_warps;
         std::int32_t end = ctx.token_end;
-        if constexpr (R == Reach::rail) {
+        if constexpr (has_channels(R)) {
             // A channel's tokens are consecutive.
             first_token = ctx.token_begin + warp_index() * ctx.tokens_per_channel();
             stride = 1;
@@ -155,7 +157,8 @@ GIMLET_DEVICE void load_unit(const DispatchContext<R>& ctx, const CopyUnits& uni
     const std::byte* row =
         ctx.args.rows + static_cast<std::int64_t>(units.token(unit)) * units.row_bytes;
     mbarrier_arrive_expect_tx(barrier, units.bytes(unit));
-    bulk_load(ring.slot(unit), row + units.offset(unit), units.bytes(unit), barrier);
+    bulk_load(ring.slot(unit) + units.header_bytes, row + units.offset(unit), units.bytes(unit),
+              barrier);
 }
 
 /// Readies the warp's ring and starts the first loads: they need no slots and no peers, so they run
@@ -172,7 +175,7 @@ GIMLET_DEVICE void start_loads(const DispatchContext<R>& ctx) {
             mbarrier_init(ring.barriers + slot, 1);
         mbarrier_init_fence();
     }
-    if (R == Reach::rail && warp_index() >= copy_warps) return;
+    if (has_channels(R) && warp_index() >= copy_warps) return;
     const CopyUnits units(ctx);
     GIMLET_ROLLED
     for (std::int32_t unit = 0; unit < ring.depth; ++unit) load_unit(ctx, units, ring, unit);
@@ -312,6 +315,34 @@ GIMLET_DEVICE void write_records(const DispatchContext<R>& ctx, std::int32_t fir
     }
 }
 
+/// Counts rows of one output tensor as they come, by blocks of ready_rows. The rows must have been
+/// written by this thread, or before a barrier.
+GIMLET_DEVICE void count_ready(const DispatchContext<Reach::stream>& ctx, std::int64_t slot,
+                               std::int64_t rows) {
+    const StreamShape& stream = ctx.exchange.stream;
+    const auto set = static_cast<std::int64_t>(ctx.epoch % kReadySets);
+    auto* counters = local_word<std::uint32_t>(ctx.peers, ctx.peers.layout.ready_rows) +
+                     set * stream.ready_blocks;
+    GIMLET_ROLLED
+    while (rows > 0) {
+        const std::int64_t block = slot / stream.ready_rows;
+        const std::int64_t room = (block + 1) * stream.ready_rows - slot;
+        const std::int64_t here = rows < room ? rows : room;
+        add_release<Scope::gpu>(counters + block, static_cast<std::uint32_t>(here));
+        slot += here;
+        rows -= here;
+    }
+}
+
+/// fifo: padding rows count as arrived, too. Whole block.
+template <Reach R>
+GIMLET_DEVICE void count_gap(const DispatchContext<R>& ctx, std::int64_t begin, std::int64_t end) {
+    if constexpr (R == Reach::stream) {
+        block_sync();
+        if (thread_index() == 0) count_ready(ctx, begin, end - begin);
+    }
+}
+
 /// expert_major: marks (and clears, if asked) the rows between an expert's last row and the next
 /// aligned start. These rows are local; peers never write them. Blocks take experts in turn.
 template <Reach R>
@@ -327,21 +358,24 @@ GIMLET_DEVICE void fill_gaps(const DispatchContext<R>& ctx) {
         const std::int64_t alignment = ctx.exchange.expert_alignment;
         start = (begin + alignment - 1) / alignment * alignment;
         if (i % block_count() != block_index()) continue;
-        auto* local = reinterpret_cast<std::byte*>(ctx.peer_base[ctx.peers.rank]);
-        std::byte* meta = local + ctx.exchange.regions.recv_meta[ctx.parity];
-        std::byte* rows = local + ctx.exchange.regions.recv_rows[ctx.parity];
+        std::byte* meta = ctx.own_records();
+        std::byte* rows = ctx.own_rows();
         const std::int64_t words = (start - begin) * layout.record_words();
         auto* record = reinterpret_cast<std::uint32_t*>(meta + begin * layout.record_bytes());
         GIMLET_ROLLED
         for (std::int64_t w = thread_index(); w < words; w += block_threads()) {
             record[w] = w % layout.record_words() < 3 ? 0xffffffffu : 0u;
         }
-        if (ctx.exchange.pad_fill != PadFill::zero) continue;
+        if (ctx.exchange.pad_fill != PadFill::zero) {
+            count_gap(ctx, begin, start);
+            continue;
+        }
         const std::int64_t vectors = (start - begin) * layout.row_bytes / 16;
         auto* row = reinterpret_cast<Vec16*>(rows + begin * layout.row_bytes);
         GIMLET_ROLLED
         for (std::int64_t v = thread_index(); v < vectors; v += block_threads())
             store_vec(row + v, Vec16{});
+        count_gap(ctx, begin, start);
     }
 }
 

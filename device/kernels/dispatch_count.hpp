@@ -426,7 +426,7 @@ template <Reach R>
 GIMLET_DEVICE bool send_counts(const DispatchContext<R>& ctx) {
     const bool good = ctx.args.mode != RoutingMode::fresh || sum_counts(ctx);
     const bool all_good = block_all(good && *ctx.verdict == 0);
-    if constexpr (R != Reach::lsa) put_count_rows(ctx);
+    if constexpr (!is_lsa_only(R)) put_count_rows(ctx);
     return all_good;
 }
 

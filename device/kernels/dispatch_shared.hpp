@@ -28,6 +28,7 @@ struct DispatchSharedLayout {
     std::uint32_t expert_rows;   ///< i32[local experts]: rows of each local expert
     std::uint32_t rail;          ///< hybrid: i32[copy_warps][2][teams - 1] rows, then choices given
                                  ///< out; i32[forward_warps][pairs a warp] rows handed on
+    std::uint32_t stream;        ///< fifo: u64[receive warps][32] tails that were seen
     std::uint32_t verdict;       ///< u32: the block's fault state
     std::uint32_t total_bytes;
 
@@ -39,7 +40,8 @@ struct DispatchSharedLayout {
 
     static constexpr DispatchSharedLayout build(const KernelShape& shape, std::int32_t rank_count,
                                                 std::int32_t expert_count, Layout layout,
-                                                const RailShape& rail = {}) {
+                                                const RailShape& rail = {},
+                                                const StreamShape& stream = {}) {
         DispatchSharedLayout out{};
         std::uint32_t at = 0;
         const auto place = [&at](std::uint32_t bytes) {
@@ -55,6 +57,8 @@ struct DispatchSharedLayout {
         const auto rail_words =
             static_cast<std::uint32_t>(shape.copy_warps * 2 * rail.peer_count() +
                                        shape.forward_warps * pairs_per_warp(shape, rail));
+        const auto stream_warps =
+            static_cast<std::uint32_t>(stream.active() ? shape.forward_warps : 0);
         out.slots = place(slot_count * shape.slot_bytes);
         out.mbarriers = place(slot_count * 8u);
         out.peer_base = place(ranks * 8u);
@@ -68,6 +72,7 @@ struct DispatchSharedLayout {
         out.source_rows = place(ranks * 4u);
         out.expert_rows = place((experts + ranks - 1u) / ranks * 4u);
         out.rail = place(rail_words * 4u);
+        out.stream = place(stream_warps * kWarpSize * 8u);
         out.verdict = place(16u);
         out.total_bytes = at;
         return out;

@@ -4,17 +4,13 @@
 #include "device/channel/signaled_tail.hpp"
 #include "device/kernels/dispatch_copy.hpp"
 #include "device/kernels/rail_address.hpp"
+#include "device/kernels/row_header.hpp"
 
 // Hybrid dispatch: copy warps send one row to each LSA team over the rail, forward warps hand rows
 // that came over the rail to their final slots. See device/README.md, Hybrid.
 namespace gimlet::device {
 
 using RailDispatch = DispatchContext<Reach::rail>;
-
-GIMLET_DEVICE RailRowLayout rail_layout(const ExchangeArgs& exchange) {
-    return RailRowLayout{exchange.token_layout.row_bytes, static_cast<std::uint32_t>(exchange.topk),
-                         exchange.token_layout.scale_words};
-}
 
 /// One warp hands on one source's count row: words first, the header last. Every word carries its
 /// tag, so that receivers poll them as if the source had written them itself.
@@ -257,39 +253,6 @@ GIMLET_DEVICE void send_rows(const RailDispatch& ctx) {
     publish_due(ctx, channel, target);
     warp_sync();
     finish_channel(ctx, channel);
-}
-
-/// The record that the row of choice `choice` gets at `rank`, from the header of its rail row.
-/// Lanes below K hold the token's experts and weights. Whole warp.
-GIMLET_DEVICE void write_forwarded_record(const RailDispatch& ctx, const std::uint32_t* header,
-                                          std::uint32_t* record, std::int32_t source,
-                                          std::int32_t rank, std::int32_t choice) {
-    const TokenLayout& layout = ctx.exchange.token_layout;
-    const RailRowLayout rail = rail_layout(ctx.exchange);
-    const auto lane = static_cast<std::uint32_t>(lane_index());
-    if (lane == 0) {
-        record[layout.token_word()] = header[0];
-        record[layout.source_word()] = static_cast<std::uint32_t>(source);
-    }
-    if (ctx.rank_major()) {
-        if (lane < rail.topk) {
-            const auto expert = static_cast<std::int32_t>(header[rail.index_word() + lane]);
-            const std::int32_t local = expert - ctx.experts.first(rank);
-            const bool here = expert >= 0 && local >= 0 && local < ctx.experts.local_count(rank);
-            record[layout.index_word() + lane] =
-                here ? static_cast<std::uint32_t>(local) : 0xffffffffu;
-            record[layout.weight_word() + lane] = header[rail.weight_word() + lane];
-        }
-    } else if (lane == 0) {
-        record[layout.index_word()] = static_cast<std::uint32_t>(choice);
-        record[layout.weight_word()] =
-            header[rail.weight_word() + static_cast<std::uint32_t>(choice)];
-    }
-    GIMLET_ROLLED
-    for (std::uint32_t w = lane; w < layout.scale_words; w += kWarpSize)
-        record[layout.scale_word() + w] = header[rail.scale_word() + w];
-    const std::uint32_t spare = layout.used_words() + lane;
-    if (spare < layout.record_words()) record[spare] = 0;
 }
 
 /// Reads the header of rail row `row` (of the pair buffers), notes where it goes, and writes the

@@ -61,6 +61,23 @@ GIMLET_DEVICE void fill(const PeerHandles& peers, std::uint64_t offset, std::uin
     }
 }
 
+/// Rings are empty, with both ends at `position`: an arbitrary number, the same on all ranks.
+GIMLET_DEVICE void reset_rings(const PeerHandles& peers, std::uint64_t position) {
+    // Where the words are does not depend on the slots.
+    constexpr FifoLayout ring = FifoLayout::build(FifoOptions{FifoLink::lsa, 1, 16, 1, 1, 1});
+    GIMLET_ROLLED
+    for (std::int32_t i = thread_index(); i < peers.shape.stream_ring_count; i += block_threads()) {
+        const std::uint64_t at = peers.layout.stream_rings +
+                                 static_cast<std::uint64_t>(i) * peers.shape.stream_ring_bytes;
+        *local_word<std::uint64_t>(peers, at + ring.head) = position;
+        *local_word<std::uint64_t>(peers, at + ring.tail) = position;
+        FifoCursor cursor{};
+        cursor.position = cursor.told = position;
+        *local_word<FifoCursor>(peers, at + ring.sender) = cursor;
+        *local_word<FifoCursor>(peers, at + ring.receiver) = cursor;
+    }
+}
+
 /// Every control word but the signals' shadows. Peers' flags get the new epochs, tags of count rows
 /// too: what an aborted step left cannot be taken for a step to come.
 GIMLET_DEVICE void reset_words(const RecoverArgs& args) {
@@ -88,6 +105,12 @@ GIMLET_DEVICE void reset_words(const RecoverArgs& args) {
     fill<std::uint32_t>(peers, layout.grid_barrier, 1, 0);
     fill<std::uint32_t>(peers, layout.send_chunks, static_cast<std::uint64_t>(shape.chunk_slots),
                         0);
+    fill<std::uint64_t>(peers, layout.stream_ends,
+                        static_cast<std::uint64_t>(shape.stream_ring_count), tag);
+    fill<std::uint32_t>(
+        peers, layout.ready_rows,
+        std::uint64_t{kReadySets} * static_cast<std::uint64_t>(shape.ready_block_count), 0);
+    reset_rings(peers, args.dispatch_epoch);
     fill<std::uint64_t>(peers, layout.reports, ranks * sizeof(DeviceError) / 8, 0);
     fill<std::uint64_t>(peers, layout.report_send, sizeof(DeviceError) / 8, 0);
     if (thread_index() != 0) return;

@@ -75,14 +75,14 @@ GIMLET_DEVICE_COLD void share_report(const PeerHandles& peers) {
     GIMLET_ROLLED
     for (std::int32_t peer = thread_index(); peer < peers.rank_count; peer += block_threads()) {
         if (is_excluded(peers, peer)) continue;
-        if (R == Reach::lsa || is_lsa_peer(peers, peer)) {
+        if (is_lsa_only(R) || is_lsa_peer(peers, peer)) {
             auto* const to = peer_word<std::uint64_t>(peers, peer, entry);
             GIMLET_ROLLED
             for (int i = 1; i < kWords; ++i) store_relaxed<Scope::system>(to + i, own[i]);
             store_release<Scope::system>(to, own[0]);
             continue;
         }
-        if constexpr (R != Reach::lsa) {
+        if constexpr (!is_lsa_only(R)) {
             if (R == Reach::rail && !on_rail(peers, peer)) continue;  // no connection
             const ContextMap contexts{peers.gin_context_count};
             const ncclGin gin = gin_context(peers, contexts.notify_context());

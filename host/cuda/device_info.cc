@@ -77,6 +77,7 @@ DeviceInfo query_device_info(int device, int rank) {
     info.name = properties.name;
     info.memory_bytes = properties.totalGlobalMem;
     info.sm_count = attribute(cudaDevAttrMultiProcessorCount, device, rank);
+    info.l2_bytes = static_cast<std::uint64_t>(attribute(cudaDevAttrL2CacheSize, device, rank));
     info.shared_optin_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device, rank);
     info.shared_per_sm_bytes = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device, rank);
     info.max_threads_per_block = attribute(cudaDevAttrMaxThreadsPerBlock, device, rank);

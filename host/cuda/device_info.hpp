@@ -21,6 +21,7 @@ struct DeviceInfo {
     int max_threads_per_sm = 0;
     int compute_capability = 0;  ///< major * 10 + minor
     std::uint64_t memory_bytes = 0;
+    std::uint64_t l2_bytes = 0;  ///< 0 = unknown
     bool cooperative_launch = false;
     int gpu_direct_rdma_with_vmm = -1;  ///< 1 yes, 0 no (then NCCL offers no GIN), -1 unknown
 

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "device/abi/ready_view.hpp"
+
 namespace gimlet::examples {
 
 inline constexpr int kServingHidden = 16;
@@ -30,6 +32,15 @@ struct GemmArgs {
 /// One grouped GEMM over all received rows. The number of rows is read on the device, so that one
 /// launch fits every step.
 cudaError_t launch_expert_gemm(const GemmArgs& args, cudaStream_t stream);
+
+struct StreamedGemmArgs {
+    ReadyView view;
+    GemmArgs gemm;  ///< row_count is not used: the view knows it
+};
+
+/// The same over rows that are still coming: each block of threads takes blocks of rows as soon as
+/// they are complete. For a stream beside that of the dispatch.
+cudaError_t launch_streamed_gemm(const StreamedGemmArgs& args, cudaStream_t stream);
 
 /// Collective on the device: sums window[0..count) of all ranks of the LSA team into `sums`.
 cudaError_t launch_sum_gradients(ncclWindow_t window, float* sums, int count,

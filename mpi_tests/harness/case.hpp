@@ -83,6 +83,7 @@ struct Case {
 void add_communicator_cases(std::vector<Case>* cases);
 void add_step_cases(std::vector<Case>* cases);
 void add_hybrid_cases(std::vector<Case>* cases);
+void add_stream_cases(std::vector<Case>* cases);
 void add_routing_cases(std::vector<Case>* cases);
 void add_graph_cases(std::vector<Case>* cases);
 void add_refusal_cases(std::vector<Case>* cases);

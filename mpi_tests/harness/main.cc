@@ -24,6 +24,7 @@ std::vector<mpi_tests::Case> all_cases() {
     mpi_tests::add_communicator_cases(&cases);
     mpi_tests::add_step_cases(&cases);
     mpi_tests::add_hybrid_cases(&cases);
+    mpi_tests::add_stream_cases(&cases);
     mpi_tests::add_routing_cases(&cases);
     mpi_tests::add_graph_cases(&cases);
     mpi_tests::add_life_cases(&cases);

@@ -20,6 +20,8 @@ static_assert(GIMLET_INTERNAL + 1 == kErrorCodeCount);
 static_assert(GIMLET_LOG_TRACE == static_cast<int>(LogLevel::trace));
 static_assert(GIMLET_LOG_TRACE + 1 == kLogLevelCount);
 static_assert(GIMLET_MODE_AUTOMATIC == static_cast<int>(ExchangeMode::automatic));
+static_assert(GIMLET_SYNC_FIFO == static_cast<int>(Sync::fifo));
+static_assert(GIMLET_TENSORS_CALLER == static_cast<int>(StreamTensors::caller));
 static_assert(GIMLET_PRE_SUM_OFF == static_cast<int>(PreSum::off));
 static_assert(GIMLET_FLOAT8_E4M3 == static_cast<int>(ElementType::float8_e4m3));
 static_assert(GIMLET_BFLOAT16 == static_cast<int>(ElementType::bfloat16));
@@ -55,6 +57,11 @@ MoeConfig read_moe_config(const gimlet_moe_config* config) {
     to.mode = static_cast<ExchangeMode>(from.mode);
     to.publish_rows = from.publish_rows;
     to.pre_sum = static_cast<PreSum>(from.pre_sum);
+    to.sync = static_cast<Sync>(from.sync);
+    to.tensors = static_cast<StreamTensors>(from.tensors);
+    to.ready_rows = from.ready_rows;
+    to.chunks.nvl_recv = from.ring_rows;
+    to.chunks.nvl_send = from.send_rows;
     return to;
 }
 

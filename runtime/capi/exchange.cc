@@ -36,6 +36,8 @@ DispatchInputs read_inputs(const gimlet_dispatch_inputs* inputs) {
     to.index_type = static_cast<IndexType>(from.index_type);
     to.token_count = from.token_count;
     to.deadline_ns = deadline_from(from.deadline_ns);
+    to.out_rows = from.out_rows;
+    to.out_records = from.out_records;
     return to;
 }
 
@@ -48,6 +50,12 @@ gimlet_received to_c(const Received& from) {
     to.row_bytes = from.row_bytes;
     to.record_bytes = from.record_bytes;
     to.epoch = from.epoch;
+    if (from.ready.arrived != nullptr) {
+        to.ready_rows = from.ready.arrived +
+                        static_cast<std::int64_t>(from.epoch % kReadySets) * from.ready.block_count;
+        to.ready_block_rows = from.ready.block_rows;
+        to.ready_block_count = from.ready.block_count;
+    }
     to.partial = from.partial ? 1 : 0;
     if (from.counts) {
         const HostCounts& counts = *from.counts;
@@ -269,6 +277,7 @@ gimlet_status gimlet_combine(gimlet_exchange* exchange, const gimlet_combine_inp
         to.out = from.out;
         to.bias = from.bias;
         to.weights = from.weights;
+        to.answers = from.answers;
         to.deadline_ns = deadline_from(from.deadline_ns);
         object->combine(to, *filled, stream);
     });

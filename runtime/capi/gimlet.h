@@ -121,6 +121,8 @@ enum { GIMLET_INT32 = 0, GIMLET_INT64 = 1 };
 enum { GIMLET_COUNTS_DEVICE = 0, GIMLET_COUNTS_HOST = 1 };
 enum { GIMLET_MODE_DIRECT = 0, GIMLET_MODE_HYBRID = 1, GIMLET_MODE_AUTOMATIC = 2 };
 enum { GIMLET_PRE_SUM_ON = 0, GIMLET_PRE_SUM_OFF = 1 };
+enum { GIMLET_SYNC_BARRIER = 0, GIMLET_SYNC_FIFO = 1 };
+enum { GIMLET_TENSORS_LIBRARY = 0, GIMLET_TENSORS_CALLER = 1 };
 enum { GIMLET_GRAPH_IN_PLACE = 0, GIMLET_GRAPH_COPIED = 1 };
 enum { GIMLET_JOIN_AT_ONCE = 0, GIMLET_JOIN_LATER = 1 };
 
@@ -169,6 +171,12 @@ typedef struct gimlet_moe_config {
     int32_t publish_rows;  ///< hybrid: rows that a rail stream moves on by, 0 = default
     int32_t pre_sum;       ///< hybrid: GIMLET_PRE_SUM_...
     int32_t padding;
+    int32_t sync;        ///< how ranks wait for each other: GIMLET_SYNC_...
+    int32_t tensors;     ///< fifo: whose tensors hold received rows: GIMLET_TENSORS_...
+    int32_t ready_rows;  ///< fifo: rows of a block that is counted by itself, 0 = default
+    int32_t ring_rows;   ///< fifo: rows that one ring holds, 0 = default
+    int32_t send_rows;   ///< fifo: rows between two moves of a ring's tail, 0 = default
+    int32_t more_padding;
 } gimlet_moe_config;
 
 static inline gimlet_moe_config gimlet_moe_config_init(void) {
@@ -548,6 +556,8 @@ typedef struct gimlet_dispatch_inputs {
     int32_t index_type;          ///< GIMLET_INT32, GIMLET_INT64
     int32_t token_count;         ///< T
     uint64_t deadline_ns;        ///< of this call; 0 = the exchange's
+    void* out_rows;              ///< GIMLET_TENSORS_CALLER: [row_capacity][row_bytes]
+    void* out_records;           ///< the same, [row_capacity][record_bytes]
 } gimlet_dispatch_inputs;
 
 static inline gimlet_dispatch_inputs gimlet_dispatch_inputs_init(void) {
@@ -579,6 +589,11 @@ typedef struct gimlet_received {
     const int32_t* source_offsets;  ///< host, [rank_count + 1]
     int32_t partial;                ///< 1: ranks are excluded, their tokens and experts are missing
     int32_t padding;
+    // fifo, null elsewhere: device counters of the rows that have arrived in each block of
+    // ready_block_rows rows. They grow while the dispatch runs.
+    const uint32_t* ready_rows;
+    int32_t ready_block_rows;
+    int32_t ready_block_count;
 } gimlet_received;
 
 static inline gimlet_received gimlet_received_init(void) {
@@ -633,7 +648,8 @@ typedef struct gimlet_combine_inputs {
     void* out;             ///< [T][hidden] of combine_type, 16-byte aligned
     const void* bias;      ///< [T][hidden] or null
     const float* weights;  ///< [T][K] or null; expert_major only
-    uint64_t deadline_ns;  ///< of this call; 0 = the exchange\'s
+    uint64_t deadline_ns;  ///< of this call; 0 = the exchange's
+    const void* answers;   ///< GIMLET_TENSORS_CALLER: [row_capacity][combine row]
 } gimlet_combine_inputs;
 
 static inline gimlet_combine_inputs gimlet_combine_inputs_init(void) {

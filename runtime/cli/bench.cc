@@ -36,6 +36,7 @@ struct BenchOptions {
     std::vector<std::string> routings = {"uniform"};
     std::vector<std::string> modes = {"direct"};
     std::vector<std::string> syncs = {"barrier"};
+    bool first_row = false;
     int ranks = 1;
     int experts = 256;
     int topk = 8;
@@ -66,6 +67,11 @@ struct CaseResult {
     std::string type;
     std::string routing;
     std::string mode;
+    std::string sync;
+    std::uint64_t buffer_bytes = 0;  ///< of the window: what peers write or read
+    double first_row_us =
+        0;                   ///< from the start of a dispatch to the first usable row, slowest rank
+    double last_row_us = 0;  ///< the same for the last row; 0 = not measured
     int tokens = 0;
     int hidden = 0;
     double bytes = 0;       ///< least bytes read and written on the busiest GPU
@@ -134,8 +140,8 @@ class ShapeBench {
     ShapeBench(Runtime& runtime, const BenchOptions& options, Measure& measure)
         : runtime_(runtime), options_(options), measure_(measure) {}
 
-    void run(const std::string& mode, const std::string& type, const std::string& routing,
-             int tokens, int hidden, std::vector<CaseResult>* results) {
+    void run(const std::string& mode, const std::string& sync, const std::string& type,
+             const std::string& routing, int tokens, int hidden, std::vector<CaseResult>* results) {
         GeneratorOptions generate;
         parse_routing_kind(routing, &generate.kind);
         generate.rank_count = runtime_.size();
@@ -145,6 +151,7 @@ class ShapeBench {
         const RoutingTable table = generate_routing(generate);
         MoeConfig config = config_of(options_, type, tokens, hidden);
         parse_exchange_mode(mode, &config.mode);
+        parse_sync(sync, &config.sync);
         auto exchange = Exchange::create(runtime_, config);
         exchange->reserve();
         RehearsalOptions rehearse;
@@ -162,6 +169,8 @@ class ShapeBench {
                                   .type = type,
                                   .routing = routing,
                                   .mode = name_of(exchange->plan().mode),
+                                  .sync = sync,
+                                  .buffer_bytes = exchange->plan().window_bytes,
                                   .tokens = tokens,
                                   .hidden = hidden,
                                   .timing = {}};
@@ -199,6 +208,8 @@ class ShapeBench {
                 } else {
                     continue;
                 }
+                if (options_.first_row && (name == "dispatch" || name == "cached"))
+                    find_first_row(*exchange, &result);
                 results->push_back(result);
             }
         }
@@ -207,6 +218,28 @@ class ShapeBench {
 
   private:
     int rank() const { return runtime_.rank(); }
+
+    /// By the events of the newest step. A barrier makes all rows usable at once, at its end.
+    void find_first_row(const Exchange& exchange, CaseResult* result) {
+        const std::vector<DeviceEvent> events = exchange.health().events;
+        std::uint64_t begin = 0, first = 0, last = 0;
+        for (const DeviceEvent& event : events) {
+            if (event.epoch != events.back().epoch || event.tag != events.back().tag) continue;
+            if (event.kind == EventKind::begin && (begin == 0 || event.time_ns < begin))
+                begin = event.time_ns;
+            if (event.kind == EventKind::first_row && (first == 0 || event.time_ns < first))
+                first = event.time_ns;
+            if (event.kind == EventKind::end) last = event.time_ns;
+        }
+        if (first == 0) first = last;
+        const auto slowest = [&](std::uint64_t at) {
+            const double mine = begin > 0 && at > begin ? static_cast<double>(at - begin) / 1e3 : 0;
+            const auto all = runtime_.bootstrap().all_gather_values(mine);
+            return *std::max_element(all.begin(), all.end());
+        };
+        result->first_row_us = slowest(first);
+        result->last_row_us = slowest(last);
+    }
 
     void add_traffic(const StepTraffic& traffic, CaseResult* result) {
         const bool there = result->name != "combine" && result->name != "launch";
@@ -241,6 +274,10 @@ nlohmann::json to_json(const CaseResult& result, const Runtime& runtime, const C
             {"type", result.type},
             {"routing", result.routing},
             {"mode", result.mode},
+            {"sync", result.sync},
+            {"buffer_bytes", result.buffer_bytes},
+            {"first_row_us", result.first_row_us},
+            {"last_row_us", result.last_row_us},
             {"gin_bytes", result.gin_bytes},
             {"lsa_bytes", result.lsa_bytes},
             {"puts", result.puts},
@@ -269,16 +306,31 @@ nlohmann::json to_json(const CaseResult& result, const Runtime& runtime, const C
 }
 
 Table table_of(const std::vector<CaseResult>& results, const CopyRates& rates) {
-    Table table({"case", "mode", "type", "routing", "T", "H", "floor us", "time us", "ratio",
-                 "best us", "wall us", "host us"});
+    Table table({"case", "mode", "sync", "type", "routing", "T", "H", "floor us", "time us",
+                 "ratio", "best us", "wall us", "host us"});
     for (const CaseResult& r : results) {
         const double floor_us = floor_of(r, rates);
-        table.add({r.name, r.mode, r.type, r.routing, std::to_string(r.tokens),
+        table.add({r.name, r.mode, r.sync, r.type, r.routing, std::to_string(r.tokens),
                    std::to_string(r.hidden), fmt::format("{:.1f}", floor_us),
                    fmt::format("{:.1f}", r.timing.median_us),
                    fmt::format("{:.2f}", floor_us > 0 ? r.timing.median_us / floor_us : 0),
                    fmt::format("{:.1f}", r.timing.best_us), fmt::format("{:.1f}", r.timing.wall_us),
                    fmt::format("{:.1f}", r.timing.host_us)});
+    }
+    return table;
+}
+
+/// What the two ways of waiting take and give.
+Table sync_table(const std::vector<CaseResult>& results) {
+    Table table(
+        {"case", "sync", "T", "H", "buffer bytes", "time us", "first row us", "last row us"});
+    const auto time = [](double us) {
+        return us > 0 ? fmt::format("{:.1f}", us) : std::string("-");
+    };
+    for (const CaseResult& r : results) {
+        table.add({r.name, r.sync, std::to_string(r.tokens), std::to_string(r.hidden),
+                   std::to_string(r.buffer_bytes), fmt::format("{:.1f}", r.timing.median_us),
+                   time(r.first_row_us), time(r.last_row_us)});
     }
     return table;
 }
@@ -302,22 +354,31 @@ CaseReport bench_exchanges(Runtime& runtime, const BenchOptions& options, Measur
                            const CopyRates& rates, const std::function<void()>& tick) {
     std::vector<CaseResult> results;
     ShapeBench bench(runtime, options, measure);
-    const auto each_shape = [&](const std::string& mode, const std::string& type,
-                                const std::string& routing) {
+    const auto each_shape = [&](const std::string& mode, const std::string& sync,
+                                const std::string& type, const std::string& routing) {
         for (const int hidden : options.hidden) {
             for (const int tokens : options.tokens) {
-                bench.run(mode, type, routing, tokens, hidden, &results);
+                bench.run(mode, sync, type, routing, tokens, hidden, &results);
                 tick();
             }
         }
     };
     for (const auto& mode : options.modes) {
         for (const auto& type : options.types) {
-            for (const auto& routing : options.routings) each_shape(mode, type, routing);
+            for (const auto& routing : options.routings) {
+                for (const auto& sync : options.syncs) each_shape(mode, sync, type, routing);
+            }
         }
     }
     CaseReport report{table_of(results, rates), {}, {}};
     for (const CaseResult& r : results) report.lines.push_back(to_json(r, runtime, rates, options));
+    if (options.syncs.size() > 1 || options.first_row) {
+        report.notes.push_back(
+            "buffers: the window of one rank; rows: from the start of one dispatch to the first "
+            "and "
+            "the last row that a kernel may use\n" +
+            sync_table(results).text());
+    }
     if (runtime.topology().lsa_size < runtime.size()) {
         report.notes.push_back(
             "sent by the busiest rank in one call; floors: read and written once at the copy rate, "
@@ -329,7 +390,7 @@ CaseReport bench_exchanges(Runtime& runtime, const BenchOptions& options, Measur
 
 std::vector<CaseReport> run_cases(Runtime& runtime, const BenchOptions& options, Measure& measure,
                                   const CopyRates& rates) {
-    const std::size_t shapes = options.modes.size() * options.types.size() *
+    const std::size_t shapes = options.modes.size() * options.syncs.size() * options.types.size() *
                                options.routings.size() * options.tokens.size() *
                                options.hidden.size();
     Progress progress("bench", options.has_case("barrier") + options.has_case("put") +
@@ -378,7 +439,7 @@ int run_rank(const BenchOptions& options, std::shared_ptr<Bootstrap> bootstrap) 
     RuntimeConfig config;
     if (options.deadline_ms >= 0)
         config.deadline_ns = static_cast<std::uint64_t>(options.deadline_ms) * 1'000'000;
-    if (options.event_ring) config.event_ring = RuntimeConfig::EventRing::on;
+    if (options.event_ring || options.first_row) config.event_ring = RuntimeConfig::EventRing::on;
     auto runtime = Runtime::create(bootstrap, config);
     std::vector<CaseReport> reports;
     CopyRates rates;
@@ -471,6 +532,13 @@ void add_bench(CLI::App* app, const Arguments& arguments, Action* action) {
                      "given)")
         ->delimiter(',')
         ->check(CLI::IsMember({"barrier", "fifo"}));
+    bench->add_flag("--first-row", options->first_row,
+                    "Also says when the first and the last row of a dispatch are there, by events "
+                    "that its kernel then writes");
+    bench->add_option("--ring-rows", options->shape.chunks.nvl_recv,
+                      "fifo: rows that a ring holds, 0 = choose");
+    bench->add_option("--send-rows", options->shape.chunks.nvl_send,
+                      "fifo: rows between two moves of a ring's tail, 0 = choose");
     bench->add_option("--publish-rows", options->shape.publish_rows,
                       "hybrid: rows between two moves of a rail stream's tail, 0 = choose");
     bench->add_option("--experts", options->experts, "experts over all ranks");

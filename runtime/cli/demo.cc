@@ -38,6 +38,7 @@ struct DemoOptions {
     std::string layout = "rank-major";
     std::string counts = "host";
     std::string mode = "direct";
+    std::string sync = "barrier";
     bool no_pre_sum = false;
     MoeConfig config;
 };
@@ -99,6 +100,7 @@ MoeConfig make_config(const DemoOptions& options, const RoutingTable& table,
     if (options.type == "fp8") config.scale_words = fp8_float_scale_words(config.hidden);
     config.layout = options.layout == "expert-major" ? Layout::expert_major : Layout::rank_major;
     parse_exchange_mode(options.mode, &config.mode);
+    parse_sync(options.sync, &config.sync);
     config.pre_sum = options.no_pre_sum ? PreSum::off : PreSum::on;
     if (options.deadline_s > 0)
         config.deadline_ns = static_cast<std::uint64_t>(options.deadline_s * 1e9);
@@ -346,6 +348,17 @@ void add_shape_options(CLI::App* command, DemoOptions* options) {
                      "team over the rail; automatic says what it chose")
         ->check(CLI::IsMember({"direct", "hybrid", "automatic"}))
         ->capture_default_str();
+    command
+        ->add_option(
+            "--sync", options->sync,
+            "How ranks wait for each other: barrier, with buffers for all rows; fifo, rows "
+            "stream through rings of few")
+        ->check(CLI::IsMember({"barrier", "fifo"}))
+        ->capture_default_str();
+    command->add_option("--ring-rows", options->config.chunks.nvl_recv,
+                        "fifo: rows that a ring holds; 0 = default");
+    command->add_option("--send-rows", options->config.chunks.nvl_send,
+                        "fifo: rows between two moves of a ring's tail; 0 = default");
     command->add_option("--publish-rows", options->config.publish_rows,
                         "hybrid: rows between two moves of a rail stream's tail; 0 = default");
     command->add_flag("--no-pre-sum", options->no_pre_sum,

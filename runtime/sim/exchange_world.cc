@@ -16,6 +16,7 @@
 #include "runtime/reference.hpp"
 #include "runtime/runtime.hpp"
 #include "runtime/sim/sim_bootstrap.hpp"
+#include "runtime/sim/stream_consumer.hpp"
 
 namespace gimlet::sim {
 namespace {
@@ -334,7 +335,9 @@ class Steps {
         const Received received =
             fresh ? exchange_.dispatch(inputs_, &routing_, counts, stream_.get())
                   : exchange_.dispatch_cached(inputs_, &routing_, stream_.get());
+        if (consumes()) consume(received);
         synchronize("dispatch");
+        if (consumes()) check_consumed(step, received);
         check_counts(world_, rank_, step, exchange_, routing_);
         check_received(world_, rank_, step, received);
         watch_.after(step, received);
@@ -352,6 +355,41 @@ class Steps {
     }
 
   private:
+    bool consumes() const {
+        // What is broken may leave the consumer waiting when its tensors go.
+        return world_.scenario.consume && world_.scenario.expectation == Expectation::success;
+    }
+
+    void consume(const Received& received) {
+        const auto capacity = static_cast<std::size_t>(received.row_capacity);
+        if (consumed_rows_.count() == 0) {
+            consumer_ = Stream::create(rank_);
+            consumed_rows_ = DeviceBuffer<std::byte>(capacity * received.row_bytes);
+            consumed_records_ = DeviceBuffer<std::byte>(capacity * received.record_bytes);
+        }
+        const ConsumerArgs args{received.ready,       received.rows,           received.records,
+                                consumed_rows_.get(), consumed_records_.get(), received.row_bytes,
+                                received.record_bytes};
+        if (launch_stream_consumer(args, consumer_.get()) != cudaSuccess)
+            fail(world_, rank_, 0, "the consumer kernel did not start");
+    }
+
+    void check_consumed(std::size_t step, const Received& received) {
+        exchange_.synchronize(consumer_.get());
+        const std::size_t rows =
+            world_.reference.ranks[static_cast<std::size_t>(rank_)].rows.size();
+        const auto same = [](const DeviceBuffer<std::byte>& copy, const std::byte* from,
+                             std::size_t bytes) {
+            return downloaded(static_cast<const std::byte*>(copy.get()), bytes) ==
+                   downloaded(from, bytes);
+        };
+        if (same(consumed_rows_, received.rows, rows * received.row_bytes) &&
+            same(consumed_records_, received.records, rows * received.record_bytes)) {
+            return;
+        }
+        fail(world_, rank_, step, "a block of rows was ready before it was complete");
+    }
+
     /// A kernel ends by its own deadline, however bad things are. The bound leaves room for several
     /// waits after each other and for the clock's leaps.
     void synchronize(const char* what) {
@@ -387,6 +425,9 @@ class Steps {
     Stream stream_;
     Tensors tensors_;
     Routing routing_;
+    Stream consumer_;
+    DeviceBuffer<std::byte> consumed_rows_;
+    DeviceBuffer<std::byte> consumed_records_;
     DispatchInputs inputs_;
     RowWatch watch_;
     emu::Rng pause_rng_;
@@ -404,9 +445,14 @@ bool is_clean(const Error& error) {
 
 void run_rank(const World& world, int rank) {
     const Scenario& scenario = world.scenario;
-    auto runtime = Runtime::create(make_sim_bootstrap(rank));
+    const bool near_wrap = scenario.sim.faults.near_wrap_counters;
+    const bool fifo = scenario.config.sync == Sync::fifo;
+    RuntimeConfig runtime_config;
+    // The positions of rings start at the number of the first step.
+    if (near_wrap && fifo) runtime_config.first_step = (std::uint64_t{1} << 32) - 4;
+    auto runtime = Runtime::create(make_sim_bootstrap(rank), runtime_config);
     auto exchange = Exchange::create(*runtime, scenario.config);
-    if (scenario.sim.faults.near_wrap_counters) start_near_wrap(scenario, rank, *exchange);
+    if (near_wrap && !fifo) start_near_wrap(scenario, rank, *exchange);
     auto steps = std::make_unique<Steps>(world, rank, *exchange);
     emu::arm_faults();
     bool failed = false;
@@ -469,12 +515,14 @@ std::string describe(const Scenario& s) {
                       : s.sim.gin == emu::GinMode::gdaki ? "gdaki"
                                                          : "proxy";
     return fmt::format(
-        "{} ranks {} team {} gin {} seed {} {} {}/{} T {} H {} K {} E {} routing {} seed {} steps "
-        "{}",
-        name_of(s.config.mode), s.sim.ranks, s.sim.lsa_team_size, gin, s.sim.seed,
-        name_of(s.config.layout), name_of(s.config.dispatch_type), name_of(s.config.combine_type),
-        s.config.max_tokens, s.config.hidden, s.config.topk, s.config.expert_count,
-        name_of(s.routing.kind), s.routing.seed, s.steps.size());
+        "{} {} slots {} ranks {} team {} gin {} seed {} {} {}/{} T {} H {} K {} E {} routing {} "
+        "seed "
+        "{} steps {}",
+        name_of(s.config.mode), name_of(s.config.sync), s.config.chunks.nvl_recv, s.sim.ranks,
+        s.sim.lsa_team_size, gin, s.sim.seed, name_of(s.config.layout),
+        name_of(s.config.dispatch_type), name_of(s.config.combine_type), s.config.max_tokens,
+        s.config.hidden, s.config.topk, s.config.expert_count, name_of(s.routing.kind),
+        s.routing.seed, s.steps.size());
 }
 
 }  // namespace gimlet::sim

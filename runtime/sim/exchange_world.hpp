@@ -31,7 +31,8 @@ struct Scenario {
     bool weights = true;  ///< dispatch carries weights; expert_major combines apply them
     bool bias = false;
     bool host_counts = false;
-    bool combine = true;  ///< each dispatch is followed by a combine
+    bool consume = false;  ///< fifo: a kernel on another stream uses the rows as they come
+    bool combine = true;   ///< each dispatch is followed by a combine
     std::uint64_t data_seed = 1;
     std::uint64_t think_ns = 0;  ///< longest pause of a host program between its calls
     Expectation expectation = Expectation::success;

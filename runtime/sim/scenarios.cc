@@ -328,11 +328,27 @@ void draw_routing(Draw& draw, Scenario* scenario) {
     if (draw.one_in(5)) routing.empty_ranks = {0};
 }
 
-SimResult exchange(const SimCase& which, emu::Tracer* tracer, Layout layout) {
-    Draw draw(which, layout == Layout::rank_major ? 8 : 9);
+/// fifo: rings from one slot on, and a kernel that uses the rows beside the dispatch.
+void draw_rings(Draw& draw, Scenario* scenario) {
+    MoeConfig& config = scenario->config;
+    config.sync = Sync::fifo;
+    config.layout = draw.any_of({Layout::rank_major, Layout::expert_major});
+    config.dispatch_threads = 32 * draw.between(2, 6);
+    config.combine_threads = 32 * draw.any_of({2, 3, 4});
+    const int least = config.layout == Layout::rank_major ? 1 : config.topk;
+    config.chunks.nvl_recv = least + draw.any_of({0, 0, 1, 2, 5, 16});
+    config.chunks.nvl_send = draw.between(1, config.chunks.nvl_recv);
+    config.ready_rows = draw.any_of({1, 3, 8, 64});
+    scenario->consume = draw.one_in(2);
+}
+
+SimResult exchange(const SimCase& which, emu::Tracer* tracer, Layout layout,
+                   Sync sync = Sync::barrier) {
+    const bool fifo = sync == Sync::fifo;
+    Draw draw(which, fifo ? 11 : layout == Layout::rank_major ? 8 : 9);
     const int ranks = which.sizes.ranks.value_or(draw.any_of({2, 3, 4, 4, 6}));
-    const int team = which.sizes.team.value_or(any_team(draw, ranks));
-    const emu::GinMode gin = any_gin(draw);
+    const int team = fifo ? 0 : which.sizes.team.value_or(any_team(draw, ranks));
+    const emu::GinMode gin = fifo ? emu::GinMode::off : any_gin(draw);
     Scenario scenario = small_scenario(ranks, team, gin, which.seed);
     scenario.sim = options_of(which, ranks, team, gin);
     MoeConfig& config = scenario.config;
@@ -346,11 +362,13 @@ SimResult exchange(const SimCase& which, emu::Tracer* tracer, Layout layout) {
     config.combine_threads = 32 * draw.between(2, 3);
     config.chunk_rows = draw.between(1, 4);
     if (config.gin_context_count > 0) config.gin_context_count = draw.between(1, 3);
-    if (layout == Layout::expert_major) {
+    if (fifo || layout == Layout::expert_major) {
         config.expert_alignment = draw.any_of({1, 1, 4});
         config.pad_fill = draw.any_of({PadFill::none, PadFill::zero});
     }
     if (draw.one_in(6)) config.hidden = 1032;  // several pieces a row
+    if (fifo) draw_rings(draw, &scenario);
+    if (config.layout == Layout::rank_major) config.expert_alignment = 1;
     const bool near_wrap = which.plan.faults.near_wrap_counters;
     scenario.steps.clear();
     const int steps = near_wrap ? 6 : draw.between(2, 4);
@@ -490,6 +508,12 @@ const std::vector<Entry>& entries() {
          2,
          true,
          [](const SimCase& c, emu::Tracer* t) { return exchange(c, t, Layout::expert_major); }},
+        {{"stream", "dispatch and combine through rings, rows used as they come"},
+         2,
+         true,
+         [](const SimCase& c, emu::Tracer* t) {
+             return exchange(c, t, Layout::rank_major, Sync::fifo);
+         }},
         {{"many-barriers", "gpu_barrier of many ranks (--ranks)"}, 32, false, many_barriers},
         {{"many-notify", "a row and a signal from each of many ranks to all (--ranks)"},
          32,

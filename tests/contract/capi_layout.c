@@ -18,7 +18,7 @@ AT(gimlet_runtime_config, max_cta_count, 20);
 AT(gimlet_runtime_config, name, 24);
 AT(gimlet_runtime_config, event_ring, 32);
 
-SIZE(gimlet_moe_config, 104);
+SIZE(gimlet_moe_config, 128);
 AT(gimlet_moe_config, struct_bytes, 0);
 AT(gimlet_moe_config, expert_count, 8);
 AT(gimlet_moe_config, topk, 12);
@@ -41,6 +41,11 @@ AT(gimlet_moe_config, deadline_ns, 80);
 AT(gimlet_moe_config, mode, 88);
 AT(gimlet_moe_config, publish_rows, 92);
 AT(gimlet_moe_config, pre_sum, 96);
+AT(gimlet_moe_config, sync, 104);
+AT(gimlet_moe_config, tensors, 108);
+AT(gimlet_moe_config, ready_rows, 112);
+AT(gimlet_moe_config, ring_rows, 116);
+AT(gimlet_moe_config, send_rows, 120);
 
 SIZE(gimlet_bootstrap_callbacks, 56);
 AT(gimlet_bootstrap_callbacks, struct_bytes, 0);
@@ -158,7 +163,7 @@ AT(gimlet_routing_info, filled, 32);
 AT(gimlet_routing_info, token_count, 36);
 AT(gimlet_routing_info, dropped, 40);
 
-SIZE(gimlet_dispatch_inputs, 56);
+SIZE(gimlet_dispatch_inputs, 72);
 AT(gimlet_dispatch_inputs, struct_bytes, 0);
 AT(gimlet_dispatch_inputs, rows, 8);
 AT(gimlet_dispatch_inputs, scales, 16);
@@ -167,8 +172,13 @@ AT(gimlet_dispatch_inputs, weights, 32);
 AT(gimlet_dispatch_inputs, index_type, 40);
 AT(gimlet_dispatch_inputs, token_count, 44);
 AT(gimlet_dispatch_inputs, deadline_ns, 48);
+AT(gimlet_dispatch_inputs, out_rows, 56);
+AT(gimlet_dispatch_inputs, out_records, 64);
 
-SIZE(gimlet_received, 112);
+SIZE(gimlet_received, 128);
+AT(gimlet_received, ready_rows, 112);
+AT(gimlet_received, ready_block_rows, 120);
+AT(gimlet_received, ready_block_count, 124);
 AT(gimlet_received, struct_bytes, 0);
 AT(gimlet_received, rows, 8);
 AT(gimlet_received, records, 16);
@@ -197,12 +207,13 @@ AT(gimlet_unpack_outputs, scales, 32);
 AT(gimlet_unpack_outputs, source, 40);
 AT(gimlet_unpack_outputs, capacity, 48);
 
-SIZE(gimlet_combine_inputs, 40);
+SIZE(gimlet_combine_inputs, 48);
 AT(gimlet_combine_inputs, struct_bytes, 0);
 AT(gimlet_combine_inputs, out, 8);
 AT(gimlet_combine_inputs, bias, 16);
 AT(gimlet_combine_inputs, weights, 24);
 AT(gimlet_combine_inputs, deadline_ns, 32);
+AT(gimlet_combine_inputs, answers, 40);
 
 SIZE(gimlet_exchange_stats, 64);
 AT(gimlet_exchange_stats, struct_bytes, 0);

@@ -368,6 +368,11 @@ gimlet_moe_config take_config(Input* input) {
     config.chunk_rows = input->number();
     config.mode = input->number() % 4;
     config.publish_rows = input->number();
+    config.sync = input->number() % 3;
+    config.tensors = input->number() % 3;
+    config.ready_rows = input->number();
+    config.ring_rows = input->number();
+    config.send_rows = input->number();
     return config;
 }
 

@@ -71,6 +71,11 @@ PlanInputs take_machine(fuzz::Input* input) {
 void take_newer_fields(fuzz::Input* input, MoeConfig* config) {
     config->mode = static_cast<ExchangeMode>(input->number());
     config->publish_rows = input->number();
+    config->sync = static_cast<Sync>(input->number() % 3);
+    config->tensors = static_cast<StreamTensors>(input->number() % 3);
+    config->ready_rows = input->number();
+    config->chunks = {input->number(), input->number(), input->number(), input->number(),
+                      input->number()};
     config->pre_sum = static_cast<PreSum>(input->number());
 }
 

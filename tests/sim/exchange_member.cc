@@ -19,21 +19,23 @@ constexpr std::uint64_t kDeadlineNs = 20'000'000;
 }  // namespace
 
 std::string text_of(const World& world) {
-    return fmt::format("ranks {} team {} gin {} {} seed {} stop {} at {} first step {}",
+    return fmt::format("ranks {} team {} gin {} {} {} seed {} stop {} at {} first step {}",
                        world.ranks, world.team, static_cast<int>(world.gin), name_of(world.layout),
-                       world.seed, world.faults.stop_rank, world.faults.stop_at_step,
-                       world.first_step);
+                       name_of(world.sync), world.seed, world.faults.stop_rank,
+                       world.faults.stop_at_step, world.first_step);
 }
 
 const std::vector<World>& worlds() {
     static const std::vector<World> all = [] {
-        std::vector<World> out(3);
+        std::vector<World> out(4);
         out[0].ranks = 3;
         out[1].team = 2;
         out[1].layout = Layout::expert_major;
         out[2].ranks = 3;
         out[2].team = 1;
         out[2].gin = emu::GinMode::proxy;
+        out[3].ranks = 3;
+        out[3].sync = Sync::fifo;
         return out;
     }();
     return all;
@@ -72,6 +74,8 @@ emu::SimReport run_world(const World& world, const std::function<void(Member&)>&
                                        world.team == 0 ? emu::GinMode::off : world.gin, world.seed);
     scenario.sim.faults = world.faults;
     scenario.config.layout = world.layout;
+    scenario.config.sync = world.sync;
+    if (world.sync == Sync::fifo) scenario.config.chunks.nvl_recv = 3;
     scenario.config.hidden = 32;
     GeneratorOptions options = scenario.routing;
     options.rank_count = world.ranks;

@@ -23,6 +23,7 @@ struct World {
     int team = 0;  ///< 0 = one LSA team, no GIN
     emu::GinMode gin = emu::GinMode::gdaki;
     Layout layout = Layout::rank_major;
+    Sync sync = Sync::barrier;
     std::uint64_t seed = 1;
     emu::FaultPlan faults;
     std::uint64_t first_step = 0;
@@ -33,7 +34,7 @@ struct World {
 
 std::string text_of(const World& world);
 
-/// One LSA team, LSA and GIN mixed, GIN only.
+/// One LSA team, LSA and GIN mixed, GIN only, one LSA team with rings.
 const std::vector<World>& worlds();
 
 /// One rank in the middle of a test.

@@ -141,5 +141,56 @@ TEST_CASE("every field of a config is compared between ranks", "[runtime][config
     CHECK(differs([](MoeConfig* c) { c->combine_blocks_per_sm = 2; }));
     CHECK(differs([](MoeConfig* c) { c->gin_context_count = 2; }));
     CHECK(differs([](MoeConfig* c) { c->chunk_rows = 2; }));
+    CHECK(differs([](MoeConfig* c) { c->sync = Sync::fifo; }));
+    CHECK(differs([](MoeConfig* c) { c->tensors = StreamTensors::caller; }));
+    CHECK(differs([](MoeConfig* c) { c->ready_rows = 3; }));
+    CHECK(differs([](MoeConfig* c) { c->chunks.num_sms = 2; }));
+    CHECK(differs([](MoeConfig* c) { c->chunks.nvl_send = 2; }));
+    CHECK(differs([](MoeConfig* c) { c->chunks.nvl_recv = 2; }));
+    CHECK(differs([](MoeConfig* c) { c->chunks.rdma_send = 2; }));
+    CHECK(differs([](MoeConfig* c) { c->chunks.rdma_recv = 2; }));
     CHECK(differs([](MoeConfig* c) { c->deadline_ns = 5; }));
+}
+
+TEST_CASE("chunks: each rule by its numbers", "[runtime][config]") {
+    const auto fault_of = [](const ChunkConfig& chunks) {
+        MoeConfig config = good_config();
+        config.sync = Sync::fifo;
+        config.chunks = chunks;
+        const auto faults = validate(config);
+        return faults.empty() ? std::string() : faults[0].field + ": " + faults[0].text;
+    };
+    CHECK(fault_of({}) == "");
+    CHECK(fault_of({4, 1, 1, 1, 2}) == "");
+    CHECK_THAT(fault_of({0, 3, 2, 0, 0}), contains_text("nvl_send is 3") &&
+                                              contains_text("nvl_recv is 2") &&
+                                              contains_text("at least one chunk"));
+    CHECK_THAT(fault_of({0, 0, 0, 3, 8}), contains_text("rdma_recv is 8") &&
+                                              contains_text("multiple of chunks.rdma_send (3)"));
+    CHECK_THAT(fault_of({0, 0, 0, 4, 4}), contains_text("above half of chunks.rdma_recv (4)"));
+    CHECK_THAT(fault_of({0, -1, 0, 0, 0}), contains_text("chunks.nvl_send is -1"));
+    CHECK_THAT(fault_of({65535, 0, 1 << 20, 0, 0}), contains_text("counted in 32 bits"));
+    MoeConfig config = good_config();
+    config.chunks.num_sms = 3;
+    config.sm_budget = 4;
+    REQUIRE(faulty_fields(config) == std::set<std::string>{"chunks.num_sms"});
+    config.chunks.num_sms = 0;
+    config.tensors = StreamTensors::caller;
+    CHECK(faulty_fields(config) == std::set<std::string>{"tensors"});
+}
+
+TEST_CASE("chunks: the table", "[runtime][config]") {
+    using Direction = ChunkConfig::Direction;
+    for (const int ranks : {1, 2, 3, 4, 8, 16, 24, 32, 48, 64, 96, 128, 1024}) {
+        for (const auto direction : {Direction::dispatch, Direction::combine}) {
+            MoeConfig config = good_config();
+            config.chunks = ChunkConfig::defaults(ranks, direction);
+            CAPTURE(ranks);
+            CHECK(validate(config).empty());
+        }
+    }
+    CHECK(ChunkConfig::defaults(8, Direction::dispatch).nvl_send == 6);
+    CHECK(ChunkConfig::defaults(8, Direction::combine).nvl_send == 4);
+    CHECK(ChunkConfig::defaults(3, Direction::combine).nvl_send == 9);
+    CHECK(ChunkConfig::defaults(128, Direction::dispatch).nvl_recv == 560);
 }

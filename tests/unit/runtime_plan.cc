@@ -18,7 +18,7 @@ namespace {
 std::uint32_t shared_bytes(const ExchangeArgs& exchange, const KernelShape& shape) {
     return DispatchSharedLayout::build(shape, exchange.peers.rank_count,
                                        exchange.experts.expert_count, exchange.layout,
-                                       exchange.rail)
+                                       exchange.rail, exchange.stream)
         .total_bytes;
 }
 
@@ -427,4 +427,69 @@ TEST_CASE("sizes beyond 32 bits", "[runtime][plan]") {
     // Rows beyond 2^31 do not fit a slot number.
     config.max_tokens = 1 << 30;
     CHECK_THROWS_WITH(make_plan(config, machine(64, 8)), contains_text("max_recv_rows"));
+}
+
+TEST_CASE("fifo: the window does not grow with the tokens", "[runtime][plan]") {
+    MoeConfig config = good_config();
+    config.sync = Sync::fifo;
+    config.ready_rows = 1 << 20;  // the counters of blocks do
+    PlanInputs inputs = machine(8, 8);
+    const Plan small = make_plan(config, inputs);
+    config.max_tokens = 65536;
+    const Plan large = make_plan(config, inputs);
+    CHECK(large.window_bytes == small.window_bytes);
+    CHECK(large.tensors.total_bytes > small.tensors.total_bytes);
+    config.tensors = StreamTensors::caller;
+    CHECK(make_plan(config, inputs).tensors.total_bytes == 0);
+    config.max_tokens = 4096;
+    config.hidden = 7168;
+    config.tensors = StreamTensors::library;
+    CHECK_THAT(make_plan(config, inputs).text(),
+               contains_text("rings of 256 slots") && contains_text("the table's"));
+    inputs.device.l2_bytes = 60 << 20;
+    const Plan fifo = make_plan(config, inputs);
+    config.sync = Sync::barrier;
+    CHECK(fifo.window_bytes <= make_plan(config, inputs).window_bytes / 4);
+}
+
+TEST_CASE("fifo: rings stay in the cache, unless asked for", "[runtime][plan]") {
+    MoeConfig config = good_config();
+    config.sync = Sync::fifo;
+    config.hidden = 7168;
+    PlanInputs inputs = machine(8, 8);
+    inputs.device.l2_bytes = 60 << 20;
+    const Plan plan = make_plan(config, inputs);
+    CHECK(plan.stream.slot_count < 256);
+    CHECK(plan.stream.slot_count >= 2);
+    CHECK(plan.stream.channels_per_block == 2);
+    CHECK(plan.kernels.dispatch.copy_warps == 2);
+    CHECK(plan.kernels.dispatch.forward_warps == 4);
+    CHECK(plan.kernels.combine.thread_count == 640);
+    CHECK(plan.kernels.combine.copy_warps == 2);
+    config.chunks.nvl_recv = 300;
+    CHECK(make_plan(config, inputs).stream.slot_count == 300);
+    config.chunks.nvl_recv = 1;
+    config.chunks.nvl_send = 1;
+    CHECK(make_plan(config, inputs).stream.slot_count == 1);
+}
+
+TEST_CASE("fifo: what the plan refuses", "[runtime][plan]") {
+    LogCapture quiet;
+    MoeConfig config = good_config();
+    config.sync = Sync::fifo;
+    CHECK_THROWS_WITH(make_plan(config, machine(8, 4)), contains_text("sync is fifo") &&
+                                                            contains_text("4 of 8 ranks") &&
+                                                            contains_text("use sync barrier"));
+    CHECK_THROWS_WITH(make_plan(config, machine(64, 64)), contains_text("the limit is 32"));
+    config.combine_blocks_per_sm = 2;
+    CHECK_THROWS_WITH(make_plan(config, machine(8, 8)),
+                      contains_text("combine_blocks_per_sm is 2"));
+    config.combine_blocks_per_sm = 0;
+    config.combine_threads = 1024;
+    CHECK_THROWS_WITH(make_plan(config, machine(8, 8)), contains_text("adds 64 that send"));
+    config.combine_threads = 0;
+    config.layout = Layout::expert_major;
+    config.chunks.nvl_recv = 2;
+    CHECK_THROWS_WITH(make_plan(config, machine(8, 8)),
+                      contains_text("may have 4 rows at one rank"));
 }

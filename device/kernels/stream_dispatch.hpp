@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/kernels/dispatch_copy.hpp"
+#include "device/kernels/row_header.hpp"
+#include "device/kernels/stream_rings.hpp"
+
+// Sync::fifo, dispatch: copy warps push rows into the rings of their channel, receive warps take
+// them out and write them to their final slots. Counts and slots are those of the direct mode. See
+// device/README.md, Streaming.
+namespace gimlet::device {
+
+using StreamDispatch = DispatchContext<Reach::stream>;
+
+/// What the lanes of a send warp know of one token: lane k its choice, all lanes whom it goes to.
+struct StreamToken {
+    SlotRef slot{-1, -1};
+    std::int32_t expert = -1;
+    std::uint32_t weight = 0;
+    std::uint32_t ranks = 0;
+};
+
+/// Whole warp.
+GIMLET_DEVICE StreamToken stream_token(const StreamDispatch& ctx, std::int32_t token) {
+    StreamToken out;
+    if (lane_index() < ctx.exchange.topk) {
+        const std::int64_t at = static_cast<std::int64_t>(token) * ctx.exchange.topk + lane_index();
+        out.slot = ctx.args.routing.slots[at];
+        out.expert = ctx.lane_expert(token, lane_index());
+        if (ctx.args.weights != nullptr)
+            out.weight = reinterpret_cast<const std::uint32_t*>(ctx.args.weights)[at];
+    }
+    out.ranks = ranks_of_lanes(out.slot.rank);
+    return out;
+}
+
+/// Writes the header of `token` into a row slot of shared memory and hands it to the bulk engine
+/// (behind the next warp barrier). Whole warp.
+GIMLET_DEVICE void write_stream_header(const StreamDispatch& ctx, const StreamToken& info,
+                                       std::int32_t token, std::byte* slot) {
+    const RailRowLayout layout = rail_layout(ctx.exchange);
+    auto* header = reinterpret_cast<std::uint32_t*>(slot);
+    const auto lane = static_cast<std::uint32_t>(lane_index());
+    if (lane == 0) header[0] = static_cast<std::uint32_t>(token);
+    if (lane < layout.topk) {
+        header[layout.index_word() + lane] = static_cast<std::uint32_t>(info.expert);
+        header[layout.weight_word() + lane] = info.weight;
+        header[layout.slot_word() + lane] =
+            static_cast<std::uint32_t>(info.slot.rank < 0 ? -1 : info.slot.slot);
+    }
+    const std::int64_t scales = static_cast<std::int64_t>(token) * layout.scale_words;
+    GIMLET_ROLLED
+    for (std::uint32_t w = lane; w < layout.scale_words; w += kWarpSize)
+        header[layout.scale_word() + w] = ctx.args.scales[scales + w];
+    if (!mutated(Mutant::stream_header_not_fenced)) fence_proxy_async_shared();
+}
+
+/// A send warp at work on its channel. Lane r owns the ring to rank r.
+class StreamSender {
+  public:
+    GIMLET_DEVICE explicit StreamSender(const StreamDispatch& ctx)
+        : ctx_(ctx),
+          units_(ctx),
+          ring_(ctx),
+          channel_(block_index() * ctx.exchange.shape.copy_warps + warp_index()),
+          serves_(lane_index() < ctx.peers.rank_count && !ctx.excluded(lane_index())),
+          out_(ctx.exchange, channel_, serves_ ? lane_index() : ctx.peers.rank) {
+        if (serves_) out_.open();
+    }
+
+    /// Pushes all rows of the channel, then says how many there were. A failed wait ends it.
+    GIMLET_DEVICE void run() {
+        StreamToken next = units_.count > 0 ? stream_token(ctx_, units_.token(0)) : StreamToken{};
+        StreamToken now;
+        bool good = true;
+        std::int32_t unit = 0;
+        GIMLET_ROLLED
+        for (; unit < units_.count && good; ++unit) {
+            if (unit % units_.pieces == 0) {
+                now = next;
+                if (unit + units_.pieces < units_.count)
+                    next = stream_token(ctx_, units_.token(unit + units_.pieces));
+                good = open_row(now, unit);
+                if (!good) break;
+            }
+            push_piece(unit);
+        }
+        drain_loads(unit);
+        bulk_wait<0>();
+        fence_proxy_async();
+        warp_sync();
+        if (good && serves_) {
+            out_.all_written();
+            say_end();
+        }
+        if (serves_) out_.close();
+    }
+
+  private:
+    /// Header of the row, and room for it in the rings that it goes to.
+    GIMLET_DEVICE bool open_row(const StreamToken& token, std::int32_t unit) {
+        goes_ = serves_ && (token.ranks >> lane_index() & 1u) != 0;
+        write_stream_header(ctx_, token, units_.token(unit), ring_.slot(unit));
+        bool short_of_room = goes_ && !out_.has_room();
+        if (warp_any(short_of_room)) {
+            // The other end may wait for rows that are stored and not published.
+            if (!mutated(Mutant::stream_waits_unpublished)) {
+                bulk_wait<0>();
+                fence_proxy_async();
+                warp_sync();
+                if (serves_) out_.all_written();
+                went_ = false;
+            }
+            WaitStatus status = WaitStatus::ok;
+            if (short_of_room) status = out_.wait(ctx_.wait_scope(Primitive::fifo_reserve));
+            if (!warp_ok(status)) return false;
+        }
+        warp_sync();
+        return true;
+    }
+
+    GIMLET_DEVICE void push_piece(std::int32_t unit) {
+        const std::int32_t piece = unit % units_.pieces;
+        mbarrier_wait(ring_.barriers + unit % ring_.depth,
+                      static_cast<std::uint32_t>(unit / ring_.depth) & 1u);
+        if (goes_) {
+            // The header travels with the first piece.
+            const std::uint32_t header = piece == 0 ? units_.header_bytes : 0;
+            const std::uint32_t skip = units_.header_bytes - header;
+            bulk_store(out_.next() + skip + units_.offset(unit), ring_.slot(unit) + skip,
+                       units_.bytes(unit) + header);
+        }
+        bulk_commit();
+        if (piece == 0 && unit > 0) {
+            // All groups but the newest are done: the row before this one is in its rings.
+            if (!mutated(Mutant::stream_row_not_written)) bulk_wait<1>();
+            fence_proxy_async();
+            if (went_) out_.written(static_cast<std::uint32_t>(ctx_.exchange.stream.dispatch_rows));
+            went_ = false;
+        } else {
+            bulk_wait_read<1>();
+        }
+        if (piece + 1 == units_.pieces) {
+            if (goes_) out_.add();
+            if (goes_ && mutated(Mutant::stream_published_early)) out_.all_written();
+            if (goes_) ++rows_;
+            went_ = goes_;
+        }
+        warp_sync();
+        if (unit > 0) load_unit(ctx_, units_, ring_, unit - 1 + ring_.depth);
+    }
+
+    /// Loads that are on their way when the warp stops at `unit`.
+    GIMLET_DEVICE void drain_loads(std::int32_t unit) const {
+        GIMLET_ROLLED
+        for (std::int32_t i = unit; i < unit + ring_.depth && i < units_.count; ++i) {
+            // The newest one is not started before the unit that frees its slot is done.
+            if (unit > 0 && i == unit - 1 + ring_.depth) break;
+            mbarrier_wait(ring_.barriers + i % ring_.depth,
+                          static_cast<std::uint32_t>(i / ring_.depth) & 1u);
+        }
+    }
+
+    GIMLET_DEVICE void say_end() const {
+        auto* ends =
+            peer_word<std::uint64_t>(ctx_.peers, lane_index(), ctx_.peers.layout.stream_ends);
+        const std::int32_t ring =
+            ctx_.exchange.stream.ring(channel_, ctx_.peers.rank, ctx_.peers.rank_count);
+        store_relaxed<Scope::system>(
+            ends + ring,
+            tagged(ctx_.epoch, static_cast<std::uint32_t>(mutate(Mutant::stream_one_row_lost, rows_,
+                                                                 rows_ > 0 ? rows_ - 1 : 0))));
+    }
+
+    const StreamDispatch& ctx_;
+    CopyUnits units_;
+    CopyRing ring_;
+    std::int32_t channel_;
+    bool serves_;
+    RingOut out_;
+    bool goes_ = false;      ///< the present row goes to this lane's rank
+    bool went_ = false;      ///< so did the row before, which is being written
+    std::int32_t rows_ = 0;  ///< rows of this step
+};
+
+/// A receive warp at work on its rings: one channel's, from every few sources. Lane i owns one.
+class StreamReceiver {
+  public:
+    GIMLET_DEVICE explicit StreamReceiver(const StreamDispatch& ctx)
+        : ctx_(ctx),
+          ring_(ctx),
+          channel_(block_index() * ctx.exchange.shape.copy_warps +
+                   warp(ctx) % ctx.exchange.shape.copy_warps),
+          source_(first_source(ctx) + source_stride(ctx) * lane_index()),
+          serves_(source_ < ctx.peers.rank_count && !ctx.excluded(source_)),
+          in_(ctx.exchange, channel_, serves_ ? source_ : ctx.peers.rank) {
+        if (serves_) in_.open();
+        row_bytes_ = ctx.exchange.token_layout.row_bytes;
+        header_bytes_ = ctx.exchange.stream.header_bytes;
+        piece_bytes_ = ctx.exchange.shape.slot_bytes - header_bytes_;
+        pieces_ = static_cast<std::int32_t>((row_bytes_ + piece_bytes_ - 1) / piece_bytes_);
+        index_ = ctx.exchange.stream.ring(channel_, serves_ ? source_ : 0, ctx.peers.rank_count);
+        seen_ = ctx.stream_words + warp(ctx) * kWarpSize;
+    }
+
+    /// Takes rows until every sender has said that there are no more. On return all stores of the
+    /// calling thread are complete. A failed wait ends it.
+    GIMLET_DEVICE void run() {
+        bool good = true;
+        GIMLET_ROLLED
+        for (;;) {
+            while (issued_ - done_ < ring_.depth && start_load()) {
+            }
+            if (done_ < issued_) {
+                finish_unit();
+                continue;
+            }
+            if (warp_all(over())) break;
+            settle<0>();
+            if (serves_) in_.tell();
+            good = await_news();
+            if (!good) break;
+        }
+        settle<0>();
+        bulk_wait<0>();
+        fence_proxy_async();
+        if (!serves_) return;
+        if (good && ctx_.args.mode == RoutingMode::fresh)
+            ctx_.args.routing.stream_received[index_] = listed_;
+        if (good) in_.tell();
+        in_.close();
+    }
+
+  private:
+    GIMLET_DEVICE static std::int32_t warp(const StreamDispatch& ctx) {
+        return warp_index() - ctx.exchange.shape.copy_warps;
+    }
+    GIMLET_DEVICE static std::int32_t first_source(const StreamDispatch& ctx) {
+        return warp(ctx) / ctx.exchange.shape.copy_warps;
+    }
+    /// Receive warps that share a channel's sources.
+    GIMLET_DEVICE static std::int32_t source_stride(const StreamDispatch& ctx) {
+        return ctx.exchange.shape.forward_warps / ctx.exchange.shape.copy_warps;
+    }
+
+    GIMLET_DEVICE const std::uint64_t* end_word() const {
+        return local_word<std::uint64_t>(ctx_.peers, ctx_.peers.layout.stream_ends) + index_;
+    }
+    GIMLET_DEVICE bool over() const { return !serves_ || (total_ >= 0 && taken_ == total_); }
+
+    /// A lane's look at its ring: the tail first, so that an end that is seen covers it.
+    GIMLET_DEVICE void look() {
+        if (over()) return;
+        in_.poll();
+        if (total_ >= 0) return;
+        const std::uint64_t word = load_relaxed<Scope::system>(end_word());
+        if (has_tag(word, ctx_.epoch) || mutated(Mutant::stream_end_of_last_step))
+            total_ = static_cast<std::int32_t>(static_cast<std::uint32_t>(word));
+    }
+
+    /// Chooses a row, in turn; false = there is none. Whole warp.
+    GIMLET_DEVICE bool choose_row() {
+        std::uint32_t mask = warp_ballot(!over() && in_.available() > 0);
+        if (mask == 0) {
+            look();
+            mask = warp_ballot(!over() && in_.available() > 0);
+            if (mask == 0) return false;
+        }
+        lane_ = next_lane(mask, lane_);
+        from_ = shuffle(in_.row(), lane_);
+        return true;
+    }
+
+    /// Starts the load of one piece; false = no row is here. Whole warp.
+    GIMLET_DEVICE bool start_load() {
+        const std::int32_t piece = issued_ % pieces_;
+        if (piece == 0 && !choose_row()) return false;
+        // The slot's earlier stores have been read.
+        if (issued_ >= ring_.depth && !mutated(Mutant::stream_slot_not_read))
+            bulk_wait_read(ring_.depth - 1 - (issued_ - done_));
+        warp_sync();
+        const std::uint32_t skip = piece == 0 ? 0 : header_bytes_;
+        const std::uint32_t bytes = this->bytes(piece) + header_bytes_ - skip;
+        if (lane_index() == 0) {
+            Mbarrier* barrier = ring_.barriers + issued_ % ring_.depth;
+            // The owner of the ring has acquired the row; this thread reads it by a bulk load.
+            if (!mutated(Mutant::stream_load_not_fenced)) fence_proxy_async();
+            mbarrier_arrive_expect_tx(barrier, bytes);
+            bulk_load(ring_.slot(issued_) + skip, from_ + skip + offset(piece), bytes, barrier);
+        }
+        if (lane_index() == issued_ % ring_.depth) slot_lane_ = lane_;
+        ++issued_;
+        if (piece + 1 == pieces_ && lane_index() == lane_) {
+            in_.take(1);
+            ++taken_;
+        }
+        return true;
+    }
+
+    GIMLET_DEVICE std::uint32_t offset(std::int32_t piece) const {
+        return static_cast<std::uint32_t>(piece) * piece_bytes_;
+    }
+    GIMLET_DEVICE std::uint32_t bytes(std::int32_t piece) const {
+        const std::uint32_t left = row_bytes_ - offset(piece);
+        return left < piece_bytes_ ? left : piece_bytes_;
+    }
+
+    /// The oldest piece has landed: it goes on to its final slots. Whole warp.
+    GIMLET_DEVICE void finish_unit() {
+        const std::int32_t piece = done_ % pieces_;
+        const std::int32_t owner = shuffle(slot_lane_, done_ % ring_.depth);
+        std::byte* const slot = ring_.slot(done_);
+        mbarrier_wait(ring_.barriers + done_ % ring_.depth,
+                      static_cast<std::uint32_t>(done_ / ring_.depth) & 1u);
+        std::int32_t target = target_;
+        if (piece == 0) {
+            target = open_row(reinterpret_cast<const std::uint32_t*>(slot), owner);
+        }
+        if (target >= 0) {
+            bulk_store(
+                ctx_.own_rows() + static_cast<std::uint64_t>(target) * row_bytes_ + offset(piece),
+                slot + header_bytes_, bytes(piece));
+        }
+        bulk_commit();
+        // The row before is written once all groups but the newest are.
+        if (piece == 0) settle<1>();
+        target_ = target;
+        ++done_;
+        if (piece + 1 < pieces_) return;
+        arrived_ = target;
+        if (lane_index() == owner) in_.release();
+    }
+
+    /// Notes where the row of this header goes and writes the records of its final rows. Returns
+    /// the lane's final slot, -1 = none. Whole warp.
+    GIMLET_DEVICE std::int32_t open_row(const std::uint32_t* header, std::int32_t owner) {
+        const RailRowLayout layout = rail_layout(ctx_.exchange);
+        const std::int32_t me = ctx_.peers.rank;
+        const auto lane = static_cast<std::uint32_t>(lane_index());
+        std::int32_t target = -1;
+        if (lane < layout.topk) {
+            const auto expert = static_cast<std::int32_t>(header[layout.index_word() + lane]);
+            const auto slot = static_cast<std::int32_t>(header[layout.slot_word() + lane]);
+            if (slot >= 0 && expert >= 0 && ctx_.experts.rank_of(expert) == me) target = slot;
+        }
+        const std::uint32_t mine = warp_ballot(target >= 0);
+        const std::int32_t source = shuffle(source_, owner);
+        if (ctx_.args.mode == RoutingMode::fresh) note_slots(target, mine, owner);
+        GIMLET_ROLLED
+        for (std::uint32_t left = mine; left != 0; left &= left - 1) {
+            const std::int32_t choice = __ffs(static_cast<int>(left)) - 1;
+            auto* record = reinterpret_cast<std::uint32_t*>(
+                ctx_.own_records() + static_cast<std::uint64_t>(shuffle(target, choice)) *
+                                         ctx_.exchange.token_layout.record_bytes());
+            write_forwarded_record(ctx_, header, record, source, me, choice);
+        }
+        return target;
+    }
+
+    /// The answers to these rows will go back in this order.
+    GIMLET_DEVICE void note_slots(std::int32_t target, std::uint32_t mine, std::int32_t owner) {
+        const StreamShape& stream = ctx_.exchange.stream;
+        const std::int64_t first =
+            static_cast<std::int64_t>(shuffle(index_, owner)) * stream.channel_rows +
+            shuffle(listed_, owner);
+        const std::uint32_t below = (1u << lane_index()) - 1u;
+        if (target >= 0) ctx_.args.routing.stream_slots[first + __popc(mine & below)] = target;
+        if (lane_index() == owner) listed_ += __popc(mine);
+    }
+
+    /// Counts the newest complete row's slots as arrived; `pending` newer groups may be open.
+    template <int pending>
+    GIMLET_DEVICE void settle() {
+        if (!warp_any(arrived_ >= 0)) return;
+        bulk_wait<pending>();
+        // Other lanes wrote parts of the record.
+        fence_proxy_async();
+        warp_sync();
+        if (arrived_ >= 0) count_ready(ctx_, arrived_, 1);
+        arrived_ = -1;
+        if (!noted_ && elect()) ctx_.note(EventKind::first_row);
+        noted_ = true;
+    }
+
+    /// Waits until a ring has news. Whole warp; nothing is on its way.
+    GIMLET_DEVICE bool await_news() {
+        const bool waits = !over();
+        if (waits) seen_[lane_index()] = in_.known_tail();
+        const std::uint32_t rings = warp_ballot(waits);
+        const std::uint32_t open = warp_ballot(waits && total_ < 0);
+        const std::int32_t first = __ffs(static_cast<int>(rings)) - 1;
+        const std::int32_t peer = shuffle(source_, first);
+        warp_sync();
+        WaitStatus status = WaitStatus::ok;
+        if (elect()) {
+            const WaitTarget target{peer, channel_, seen_[first] + 1};
+            status =
+                wait_until(ctx_.wait_scope(Primitive::fifo_wait), target,
+                           [&](std::uint64_t& seen) { return has_news(rings, open, first, seen); });
+        }
+        return warp_ok(status);
+    }
+
+    /// Relaxed looks by one thread, all loads side by side; look() acquires.
+    GIMLET_DEVICE bool has_news(std::uint32_t rings, std::uint32_t open, std::int32_t first,
+                                std::uint64_t& seen) const {
+        const StreamShape& stream = ctx_.exchange.stream;
+        const FifoLayout layout = stream.ring_layout();
+        const auto* ends = local_word<std::uint64_t>(ctx_.peers, ctx_.peers.layout.stream_ends);
+        bool news = false;
+        GIMLET_ROLLED
+        for (std::uint32_t left = rings; left != 0; left &= left - 1) {
+            const std::int32_t lane = __ffs(static_cast<int>(left)) - 1;
+            const std::int32_t ring = stream.ring(
+                channel_, first_source(ctx_) + source_stride(ctx_) * lane, ctx_.peers.rank_count);
+            const std::uint64_t tail = load_relaxed<Scope::system>(local_word<std::uint64_t>(
+                ctx_.peers, ctx_.peers.layout.stream_rings +
+                                static_cast<std::uint64_t>(ring) * layout.total_bytes +
+                                layout.tail));
+            if (lane == first) seen = tail;
+            news = news || tail != seen_[lane];
+            if ((open >> lane & 1u) != 0)
+                news = news || has_tag(load_relaxed<Scope::system>(ends + ring), ctx_.epoch);
+        }
+        return news;
+    }
+
+    const StreamDispatch& ctx_;
+    CopyRing ring_;
+    std::int32_t channel_;
+    std::int32_t source_;
+    bool serves_;
+    RingIn in_;
+    std::uint64_t* seen_;
+    const std::byte* from_ = nullptr;  ///< row that is being loaded
+    std::uint32_t row_bytes_;
+    std::uint32_t header_bytes_;
+    std::uint32_t piece_bytes_;
+    std::int32_t pieces_;
+    std::int32_t index_;          ///< of the lane's ring
+    std::int32_t issued_ = 0;     ///< pieces whose loads were started
+    std::int32_t done_ = 0;       ///< pieces that went on
+    std::int32_t lane_ = -1;      ///< whose row is being loaded
+    std::int32_t slot_lane_ = 0;  ///< lane i: whose row is in slot i
+    std::int32_t target_ = -1;    ///< final slot of the row that goes on
+    std::int32_t arrived_ = -1;   ///< final slot of the row before
+    bool noted_ = false;          ///< the first row's event
+    std::int32_t taken_ = 0;      ///< rows of this step
+    std::int32_t listed_ = 0;     ///< final slots that were noted
+    std::int32_t total_ = -1;     ///< rows of this step, once the sender has said it
+};
+
+/// The next dispatch's arrival counters; nobody uses them now. Whole grid.
+GIMLET_DEVICE void clear_next_ready(const StreamDispatch& ctx) {
+    const StreamShape& stream = ctx.exchange.stream;
+    const auto set = static_cast<std::int64_t>((ctx.epoch + 1) % kReadySets);
+    auto* counters = local_word<std::uint32_t>(ctx.peers, ctx.peers.layout.ready_rows) +
+                     set * stream.ready_blocks;
+    GIMLET_ROLLED
+    for (std::int32_t i = thread_index() + block_index() * block_threads(); i < stream.ready_blocks;
+         i += block_count() * block_threads()) {
+        store_relaxed<Scope::gpu>(counters + i, 0u);
+    }
+}
+
+/// The rows of a step whose slots are known.
+GIMLET_DEVICE void stream_rows(const StreamDispatch& ctx) {
+    const KernelShape& shape = ctx.exchange.shape;
+    const std::int32_t receive_end = shape.copy_warps + shape.forward_warps;
+    if (warp_index() < shape.copy_warps) {
+        StreamSender(ctx).run();
+        return;
+    }
+    record_step(ctx);
+    if (warp_index() < receive_end) StreamReceiver(ctx).run();
+}
+
+}  // namespace gimlet::device

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sync::fifo between processes.
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "mpi_tests/cases/support.hpp"
+
+namespace gimlet::mpi_tests {
+namespace {
+
+using Part = RehearsalOptions::Part;
+
+StepPlan stream_plan(int ranks) {
+    StepPlan plan = small_plan(ranks);
+    plan.config.sync = Sync::fifo;
+    return plan;
+}
+
+}  // namespace
+
+void add_stream_cases(std::vector<Case>* cases) {
+    const auto add = [cases](const std::string& name, std::function<void(CaseContext&)> body) {
+        cases->push_back({"fifo/" + name, 1, [body](CaseContext& context) {
+                              if (context.runtime().topology().lsa_team_count > 1)
+                                  throw Skip{"rings are inside one LSA team"};
+                              body(context);
+                          }});
+    };
+    for (const auto layout : {Layout::rank_major, Layout::expert_major}) {
+        for (const int slots : {0, 3}) {
+            add(fmt::format("{}, rings of {} rows", name_of(layout), slots),
+                [=](CaseContext& context) {
+                    StepPlan plan = stream_plan(context.size());
+                    plan.config.layout = layout;
+                    plan.config.chunks.nvl_recv = slots;
+                    if (layout == Layout::expert_major)
+                        plan.rehearsal.combine_weights = Part::present;
+                    run_steps(context, plan);
+                });
+        }
+    }
+    add("one slot, many more tokens than slots", [](CaseContext& context) {
+        StepPlan plan = stream_plan(context.size());
+        plan.config.chunks.nvl_recv = plan.config.chunks.nvl_send = 1;
+        plan.config.max_tokens = plan.routing.token_count = 300;
+        plan.steps = 2;
+        run_steps(context, plan);
+    });
+    add("skew, empty rank, masked rows, fp8, unpack and pack", [](CaseContext& context) {
+        StepPlan plan = stream_plan(context.size());
+        plan.config.dispatch_type = ElementType::float8_e4m3;
+        plan.config.scale_words = 1;
+        plan.routing.kind = RoutingKind::hot;
+        plan.routing.spread = TokenSpread::random;
+        plan.routing.masked_row_fraction = 0.2;
+        plan.routing.empty_ranks = {0};
+        plan.rehearsal.bias = Part::present;
+        plan.rehearsal.access = RowAccess::copied;
+        run_steps(context, plan);
+    });
+    cases->push_back({"fifo/refused with several LSA teams", 1, [](CaseContext& context) {
+                          if (context.runtime().topology().lsa_team_count == 1)
+                              throw Skip{"one LSA team"};
+                          context.expect_error(
+                              ErrorCode::invalid_argument, {"sync is fifo", "LSA team"}, [&] {
+                                  const StepPlan plan = stream_plan(context.size());
+                                  context.runtime().create_exchange(plan.config);
+                              });
+                      }});
+}
+
+}  // namespace gimlet::mpi_tests

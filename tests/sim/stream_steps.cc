@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dispatch and combine with Sync::fifo against the reference: rings of every length, shapes at
+// their edges, far more tokens than slots, slow and late ranks, numbers that wrap, and a kernel
+// that uses rows while the dispatch runs.
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "tests/sim/exchange_world.hpp"
+#include "tests/support/catch.hpp"
+
+namespace gimlet::test {
+namespace {
+
+Scenario stream_scenario(int ranks, Layout layout, std::uint64_t seed) {
+    Scenario scenario = small_scenario(ranks, 0, emu::GinMode::off, seed);
+    scenario.config.sync = Sync::fifo;
+    scenario.config.layout = layout;
+    // Two channels a block need two more warps.
+    scenario.config.dispatch_threads = seed % 3 == 0 ? 64 : 160;
+    const int least = layout == Layout::rank_major ? 1 : scenario.config.topk;
+    scenario.config.chunks.nvl_recv = least + static_cast<std::int32_t>(seed % 4);
+    scenario.config.chunks.nvl_send = seed % 2 == 0 ? 1 : scenario.config.chunks.nvl_recv;
+    scenario.config.ready_rows = static_cast<std::int32_t>(seed % 5 + 1);
+    scenario.consume = seed % 2 == 0;
+    scenario.sim.schedule = static_cast<emu::Schedule>(seed % 3);
+    scenario.steps = {StepKind::fresh, StepKind::cached, StepKind::fresh};
+    return scenario;
+}
+
+void run(const Scenario& scenario) {
+    CAPTURE(describe(scenario));
+    REQUIRE_NOTHROW(run_scenario(scenario));
+}
+
+using Change = std::function<void(Scenario&)>;
+
+/// Each runs with both layouts.
+const std::vector<std::pair<const char*, Change>>& variants() {
+    static const std::vector<std::pair<const char*, Change>> all = {
+        {"fp32, int64 indices, bias",
+         [](Scenario& s) {
+             s.config.dispatch_type = s.config.combine_type = ElementType::float32;
+             s.index_type = IndexType::int64;
+             s.bias = true;
+         }},
+        {"fp8 with scales, fp16 back, host counts",
+         [](Scenario& s) {
+             s.config.hidden = 256;
+             s.config.dispatch_type = ElementType::float8_e4m3;
+             s.config.scale_words = fp8_float_scale_words(256);
+             s.config.combine_type = ElementType::float16;
+             s.host_counts = true;
+         }},
+        {"32 choices",
+         [](Scenario& s) {
+             s.config.expert_count = 40, s.config.topk = 32, s.config.chunks = {0, 0, 40, 0, 0};
+         }},
+        {"rows of 16 bytes", [](Scenario& s) { s.config.hidden = 8; }},
+        {"rows in pieces", [](Scenario& s) { s.config.hidden = 2056, s.config.max_tokens = 5; }},
+        {"rows in many pieces",
+         [](Scenario& s) { s.config.hidden = 90000, s.config.max_tokens = 2; }},
+        {"padding",
+         [](Scenario& s) {
+             if (s.config.layout == Layout::rank_major) return;
+             s.config.expert_alignment = 4, s.config.pad_fill = PadFill::zero;
+         }},
+        {"fewer experts than ranks",
+         [](Scenario& s) { s.config.expert_count = 2, s.config.topk = 2; }},
+        {"masked choices and rows, no weights",
+         [](Scenario& s) {
+             s.routing.masked_choice_fraction = 0.4, s.routing.masked_row_fraction = 0.3;
+             s.weights = false;
+         }},
+        {"no tokens anywhere",
+         [](Scenario& s) {
+             for (int r = 0; r < s.sim.ranks; ++r) s.routing.empty_ranks.push_back(r);
+         }},
+        {"different token counts, an empty rank",
+         [](Scenario& s) { s.routing.spread = TokenSpread::random, s.routing.empty_ranks = {0}; }},
+        {"hot expert",
+         [](Scenario& s) { s.routing.kind = RoutingKind::hot, s.routing.hot_expert = 3; }},
+        {"one token, one block",
+         [](Scenario& s) { s.config.max_tokens = 1, s.config.sm_budget = 1; }},
+        {"far more tokens than slots", [](Scenario& s) { s.config.max_tokens = 150; }},
+        {"numbers that wrap",
+         [](Scenario& s) {
+             s.sim.faults.near_wrap_counters = true;
+             s.steps = {StepKind::fresh, StepKind::fresh, StepKind::fresh, StepKind::fresh,
+                        StepKind::cached};
+         }},
+        {"a slow rank",
+         [](Scenario& s) { s.sim.faults.slow_rank = 1, s.sim.faults.slow_factor = 40; }},
+        {"a block that stalls",
+         [](Scenario& s) {
+             s.sim.faults.stall_rank = 0, s.sim.faults.stall_block = 1;
+             s.sim.faults.stall_ns = 3'000'000;
+         }},
+        {"a late rank",
+         [](Scenario& s) { s.sim.faults.late_rank = 0, s.sim.faults.late_ns = 2'000'000; }},
+        {"copies in pieces, out of order",
+         [](Scenario& s) { s.sim.faults.split_chance = 0.8, s.sim.faults.delay_chance = 0.5; }},
+    };
+    return all;
+}
+
+}  // namespace
+
+TEST_CASE("fifo: rings of one slot and more", "[sim][fifo]") {
+    const int ranks = GENERATE(1, 2, 3, 4, 8);
+    const Layout layout = GENERATE(Layout::rank_major, Layout::expert_major);
+    for (std::uint64_t seed = 2000; seed < 2004; ++seed)
+        run(stream_scenario(ranks, layout, seed + static_cast<std::uint64_t>(100 * ranks)));
+}
+
+TEST_CASE("fifo: every variant", "[sim][fifo]") {
+    std::uint64_t seed = 3000;
+    for (const auto& [name, change] : variants()) {
+        for (const Layout layout : {Layout::rank_major, Layout::expert_major}) {
+            for (int i = 0; i < 2; ++i) {
+                Scenario scenario = stream_scenario(3, layout, ++seed);
+                change(scenario);
+                CAPTURE(name);
+                run(scenario);
+            }
+        }
+    }
+}
+
+TEST_CASE("fifo: few seeds, for the sanitizers", "[sim][fifo][sanitize]") {
+    const Layout layout = GENERATE(Layout::rank_major, Layout::expert_major);
+    for (std::uint64_t seed = 4000; seed < 4002; ++seed) {
+        Scenario scenario = stream_scenario(3, layout, seed);
+        scenario.config.max_tokens = 6;
+        scenario.steps = {StepKind::fresh, StepKind::cached};
+        run(scenario);
+    }
+}
+
+TEST_CASE("fifo: 32 ranks, the most", "[sim][fifo]") {
+    Scenario scenario = stream_scenario(32, Layout::rank_major, 5001);
+    scenario.config.expert_count = 64;
+    scenario.config.max_tokens = 4;
+    scenario.steps = {StepKind::fresh};
+    run(scenario);
+}
+
+}  // namespace gimlet::test
