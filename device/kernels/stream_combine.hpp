@@ -230,6 +230,7 @@ class StreamAnswers {
         fence_proxy_async();
         if (serves_) out_.all_written();
         written_lane_ = -1;
+        stored_rows_ = 0;
     }
 
     /// Chooses a home, in turn; false = none has room for a row. Whole warp.
@@ -286,13 +287,7 @@ class StreamAnswers {
         if (lane_index() == owner)
             bulk_store(out_.next() + offset(piece), slot_at(slot), bytes(piece));
         bulk_commit();
-        if (piece == 0 && written_lane_ >= 0) {
-            // All groups but the newest are done: the row before is in its ring.
-            bulk_wait<1>();
-            fence_proxy_async();
-            if (lane_index() == written_lane_)
-                out_.written(static_cast<std::uint32_t>(ctx_.exchange.stream.combine_rows));
-        }
+        if (piece == 0) publish_rows();
         ++done_;
         if (piece + 1 < pieces_) return;
         if (lane_index() == owner) {
@@ -300,6 +295,19 @@ class StreamAnswers {
             --loading_;
         }
         written_lane_ = owner;
+    }
+
+    /// As dispatch does: whether rows have arrived is asked once for several.
+    GIMLET_DEVICE void publish_rows() {
+        const auto least = static_cast<std::uint32_t>(ctx_.exchange.stream.combine_rows);
+        if (lane_index() == written_lane_) ++stored_rows_;
+        if (!warp_any(stored_rows_ >= least)) return;
+        // All groups but the newest, which is of the row after.
+        bulk_wait<1>();
+        fence_proxy_async();
+        warp_sync();
+        if (stored_rows_ > 0) out_.written(stored_rows_, least);
+        stored_rows_ = 0;
     }
 
     /// Waits until a home that is to get rows has freed slots. Whole warp; nothing is on its way.
@@ -355,6 +363,7 @@ class StreamAnswers {
     std::int32_t lane_ = -1;          ///< whose row is being loaded
     std::int32_t slot_lane_ = 0;      ///< lane i: whose row is in slot i
     std::int32_t written_lane_ = -1;  ///< whose row is being written
+    std::uint32_t stored_rows_ = 0;   ///< rows before that one which may be on their way
 };
 
 }  // namespace gimlet::device

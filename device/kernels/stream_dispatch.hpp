@@ -110,6 +110,7 @@ class StreamSender {
                 warp_sync();
                 if (serves_) out_.all_written();
                 went_ = false;
+                sent_ = 0;
             }
             WaitStatus status = WaitStatus::ok;
             if (short_of_room) status = out_.wait(ctx_.wait_scope(Primitive::fifo_reserve));
@@ -131,15 +132,8 @@ class StreamSender {
                        units_.bytes(unit) + header);
         }
         bulk_commit();
-        if (piece == 0 && unit > 0) {
-            // All groups but the newest are done: the row before this one is in its rings.
-            if (!mutated(Mutant::stream_row_not_written)) bulk_wait<1>();
-            fence_proxy_async();
-            if (went_) out_.written(static_cast<std::uint32_t>(ctx_.exchange.stream.dispatch_rows));
-            went_ = false;
-        } else {
-            bulk_wait_read<1>();
-        }
+        bulk_wait_read<1>();
+        if (piece == 0 && unit > 0) publish_rows();
         if (piece + 1 == units_.pieces) {
             if (goes_) out_.add();
             if (goes_ && mutated(Mutant::stream_published_early)) out_.all_written();
@@ -148,6 +142,20 @@ class StreamSender {
         }
         warp_sync();
         if (unit > 0) load_unit(ctx_, units_, ring_, unit - 1 + ring_.depth);
+    }
+
+    /// The row before this one is stored. Whether it has arrived is asked only when enough have
+    /// come together for one ring's tail to move: an answer takes a round trip.
+    GIMLET_DEVICE void publish_rows() {
+        const auto least = static_cast<std::uint32_t>(ctx_.exchange.stream.dispatch_rows);
+        if (went_) ++sent_;
+        went_ = false;
+        if (!warp_any(sent_ >= least)) return;
+        // All groups but the newest, which is of this row.
+        if (!mutated(Mutant::stream_row_not_written)) bulk_wait<1>();
+        fence_proxy_async();
+        if (sent_ > 0) out_.written(sent_, least);
+        sent_ = 0;
     }
 
     /// Loads that are on their way when the warp stops at `unit`.
@@ -178,10 +186,14 @@ class StreamSender {
     std::int32_t channel_;
     bool serves_;
     RingOut out_;
-    bool goes_ = false;      ///< the present row goes to this lane's rank
-    bool went_ = false;      ///< so did the row before, which is being written
-    std::int32_t rows_ = 0;  ///< rows of this step
+    bool goes_ = false;       ///< the present row goes to this lane's rank
+    bool went_ = false;       ///< so did the row before, which is being written
+    std::uint32_t sent_ = 0;  ///< rows before that one which may be on their way
+    std::int32_t rows_ = 0;   ///< rows of this step
 };
+
+/// Rows that a receive warp counts as arrived at a time: each time costs a wait for their stores.
+inline constexpr std::int32_t kSettledRows = 4;
 
 /// A receive warp at work on its rings: one channel's, from every few sources. Lane i owns one.
 class StreamReceiver {
@@ -322,12 +334,15 @@ class StreamReceiver {
                 slot + header_bytes_, bytes(piece));
         }
         bulk_commit();
-        // The row before is written once all groups but the newest are.
-        if (piece == 0) settle<1>();
+        // The rows before are written once all groups but the newest are.
+        if (piece == 0 && (arrived_count_ == kSettledRows || !noted_)) settle<1>();
         target_ = target;
         ++done_;
         if (piece + 1 < pieces_) return;
-        arrived_ = target;
+        GIMLET_UNROLL
+        for (std::int32_t i = 0; i < kSettledRows; ++i)
+            if (i == arrived_count_) arrived_[i] = target;
+        ++arrived_count_;
         if (lane_index() == owner) in_.release();
     }
 
@@ -368,16 +383,18 @@ class StreamReceiver {
         if (lane_index() == owner) listed_ += __popc(mine);
     }
 
-    /// Counts the newest complete row's slots as arrived; `pending` newer groups may be open.
+    /// Counts the slots of the rows before as arrived; `pending` newer groups may be open.
     template <int pending>
     GIMLET_DEVICE void settle() {
-        if (!warp_any(arrived_ >= 0)) return;
+        if (arrived_count_ == 0) return;
         bulk_wait<pending>();
         // Other lanes wrote parts of the record.
         fence_proxy_async();
         warp_sync();
-        if (arrived_ >= 0) count_ready(ctx_, arrived_, 1);
-        arrived_ = -1;
+        GIMLET_UNROLL
+        for (std::int32_t i = 0; i < kSettledRows; ++i)
+            if (i < arrived_count_ && arrived_[i] >= 0) count_ready(ctx_, arrived_[i], 1);
+        arrived_count_ = 0;
         if (!noted_ && elect()) ctx_.note(EventKind::first_row);
         noted_ = true;
     }
@@ -437,17 +454,18 @@ class StreamReceiver {
     std::uint32_t header_bytes_;
     std::uint32_t piece_bytes_;
     std::int32_t pieces_;
-    std::int32_t index_;          ///< of the lane's ring
-    std::int32_t issued_ = 0;     ///< pieces whose loads were started
-    std::int32_t done_ = 0;       ///< pieces that went on
-    std::int32_t lane_ = -1;      ///< whose row is being loaded
-    std::int32_t slot_lane_ = 0;  ///< lane i: whose row is in slot i
-    std::int32_t target_ = -1;    ///< final slot of the row that goes on
-    std::int32_t arrived_ = -1;   ///< final slot of the row before
-    bool noted_ = false;          ///< the first row's event
-    std::int32_t taken_ = 0;      ///< rows of this step
-    std::int32_t listed_ = 0;     ///< final slots that were noted
-    std::int32_t total_ = -1;     ///< rows of this step, once the sender has said it
+    std::int32_t index_;                       ///< of the lane's ring
+    std::int32_t issued_ = 0;                  ///< pieces whose loads were started
+    std::int32_t done_ = 0;                    ///< pieces that went on
+    std::int32_t lane_ = -1;                   ///< whose row is being loaded
+    std::int32_t slot_lane_ = 0;               ///< lane i: whose row is in slot i
+    std::int32_t target_ = -1;                 ///< final slot of the row that goes on
+    std::int32_t arrived_[kSettledRows] = {};  ///< final slots of the rows before, not counted yet
+    std::int32_t arrived_count_ = 0;
+    bool noted_ = false;       ///< the first row's event
+    std::int32_t taken_ = 0;   ///< rows of this step
+    std::int32_t listed_ = 0;  ///< final slots that were noted
+    std::int32_t total_ = -1;  ///< rows of this step, once the sender has said it
 };
 
 /// The next dispatch's arrival counters; nobody uses them now. Whole grid.

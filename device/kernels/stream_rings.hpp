@@ -42,10 +42,10 @@ class RingOut {
     GIMLET_DEVICE std::byte* next() const { return fifo_.slot(fifo_.first(), stored_); }
     /// One more row is being stored.
     GIMLET_DEVICE void add() { ++stored_; }
-    /// One more row is written, and known to ordinary accesses of this thread. Publishes `least` or
-    /// more of them at a time.
-    GIMLET_DEVICE void written(std::uint32_t least) {
-        ++written_;
+    /// `count` more rows are written, and known to ordinary accesses of this thread. Publishes
+    /// `least` or more of them at a time.
+    GIMLET_DEVICE void written(std::uint32_t count, std::uint32_t least) {
+        written_ += count;
         if (written_ >= least) publish();
     }
     /// As written, for all rows that were added.
