@@ -138,6 +138,9 @@ class StreamLoader {
         if (!mutated(Mutant::stream_released_early))
             mbarrier_wait(ring_.full + slot,
                           static_cast<std::uint32_t>(retired_ / ring_.depth) & 1u);
+        // A lane that looks late must not find the phase after next: nobody fills the slot again
+        // before all have looked.
+        warp_sync();
         if (lane_index() == rank) in_.release();
         ++retired_;
     }
