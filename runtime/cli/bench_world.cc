@@ -33,7 +33,10 @@ BenchWorld::BenchWorld(Runtime& runtime, std::uint64_t data_bytes, int gin_conte
                                .expert_count = 0,
                                .block_count = 0,
                                .rail_team_count = 0,
-                               .rail_signal_count = 0};
+                               .rail_signal_count = 0,
+                               .stream_ring_count = 0,
+                               .ready_block_count = 0,
+                               .stream_ring_bytes = 0};
     WindowLayout layout;
     layout.add("workspace", WorkspaceLayout::build(shape).total_bytes, kRegionAlignment);
     layout.add("source", data_bytes, kRegionAlignment);
