@@ -69,6 +69,10 @@ finish() {
 }
 
 gpus="$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | grep -c '^[0-9]' || true)"
+# nvidia-smi lists what programs are not shown, too.
+if [ "${gpus:-0}" != 0 ] && [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
+    gpus="$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c .)"
+fi
 if [ "${gpus:-0}" = 0 ]; then
     echo "gpu_test: no GPU here (nvidia-smi lists none): every run is skipped"
     for size in ${ranks//,/ }; do skipped=$((skipped + 1)); done

@@ -90,7 +90,7 @@ std::int64_t private_bytes() {
 /// A Runtime with an Exchange made, used once and closed, many times: nothing may pile up.
 void many_lives(CaseContext& context) {
     const bool emulated = std::string(backend_name()) == "emulator";
-    const int cycles = context.repeats(emulated ? 1000 : 50, emulated ? 40 : 10);
+    const int cycles = context.repeats(emulated ? 1000 : 20, emulated ? 40 : 5);
     const StepPlan plan = small_plan(context.size());
     const RoutingTable table = generate_routing(plan.routing);
     const Stream stream = Stream::create(context.rank());

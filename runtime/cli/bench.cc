@@ -307,14 +307,14 @@ nlohmann::json to_json(const CaseResult& result, const Runtime& runtime, const C
 
 Table table_of(const std::vector<CaseResult>& results, const CopyRates& rates) {
     Table table({"case", "mode", "sync", "type", "routing", "T", "H", "floor us", "time us",
-                 "ratio", "best us", "wall us", "host us"});
+                 "ratio", "wall us", "host us"});
     for (const CaseResult& r : results) {
         const double floor_us = floor_of(r, rates);
         table.add({r.name, r.mode, r.sync, r.type, r.routing, std::to_string(r.tokens),
                    std::to_string(r.hidden), fmt::format("{:.1f}", floor_us),
                    fmt::format("{:.1f}", r.timing.median_us),
                    fmt::format("{:.2f}", floor_us > 0 ? r.timing.median_us / floor_us : 0),
-                   fmt::format("{:.1f}", r.timing.best_us), fmt::format("{:.1f}", r.timing.wall_us),
+                   fmt::format("{:.1f}", r.timing.wall_us),
                    fmt::format("{:.1f}", r.timing.host_us)});
     }
     return table;
@@ -374,9 +374,8 @@ CaseReport bench_exchanges(Runtime& runtime, const BenchOptions& options, Measur
     for (const CaseResult& r : results) report.lines.push_back(to_json(r, runtime, rates, options));
     if (options.syncs.size() > 1 || options.first_row) {
         report.notes.push_back(
-            "buffers: the window of one rank; rows: from the start of one dispatch to the first "
-            "and "
-            "the last row that a kernel may use\n" +
+            "buffers: the window of one rank; rows: from the start of one dispatch to\n"
+            "the first and the last row that a kernel may use\n" +
             sync_table(results).text());
     }
     if (runtime.topology().lsa_size < runtime.size()) {

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from xml.etree import ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -302,6 +303,16 @@ class GpuTest(unittest.TestCase):
         self.assertEqual(status, 0, output)
         self.assertIn("LSA teams of 1: skipped", output)
         self.assertEqual(output.splitlines()[-1], "6 passed, 0 failed, 2 skipped")
+
+    def test_hidden_gpus_do_not_count(self):
+        self.plant("bin/nvidia-smi", "echo 0; echo 1")
+        for visible, shared in ((None, False), ("0", True), ("0,1", False)):
+            self.calls.write_text("")
+            environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+            with unittest.mock.patch.dict(os.environ, environment):
+                status, output, calls = self.gpu_test("--ranks", "2")
+            self.assertEqual(status, 0, output)
+            self.assertEqual("nvidia-cuda-mps-control -d" in calls, shared, visible)
 
     def test_rma_plugin(self):
         status, output, _ = self.gpu_test("--rma", "--ranks", "2")
