@@ -517,9 +517,11 @@ void add_bench(CLI::App* app, const Arguments& arguments, Action* action) {
     bench
         ->add_option("--type", options->types,
                      "dispatched type: bf16, fp8 (with fp32 scales per 128)")
-        ->delimiter(',');
-    bench->add_option("--routing", options->routings, "uniform, log_normal, hot, grouped")
-        ->delimiter(',');
+        ->delimiter(',')
+        ->check(CLI::IsMember({"bf16", "fp8"}));
+    bench->add_option("--routing", options->routings, "uniform, log-normal, hot, grouped; a list")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"uniform", "log-normal", "hot", "grouped"}));
     bench
         ->add_option("--mode", options->modes,
                      "direct, hybrid, automatic: how rows reach other LSA teams, a list")

@@ -84,6 +84,8 @@ class Bench(unittest.TestCase):
                                 (("pipeline", "--fifo-chunk", "9"), "half of the ring"),
                                 (("pipeline", "--fifo-slots", "0"), "capacity >= 1"),
                                 (("pipeline", "--hidden", "7"), "multiple of 16"),
+                                (("dispatch", "--routing", "log_normal"), "log_normal"),
+                                (("dispatch", "--type", "fp4"), "fp4"),
                                 (("nonsense",), "nonsense")):
             with self.subTest(arguments=arguments):
                 done = subprocess.run([PROGRAM, "bench", *arguments], capture_output=True, text=True,
