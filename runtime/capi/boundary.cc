@@ -58,7 +58,8 @@ TextOut::TextOut(char* text, std::size_t text_bytes, std::size_t* needed_bytes)
 void TextOut::write(std::string_view from) const noexcept {
     if (text_bytes_ > 0) {
         const std::size_t bytes = std::min(from.size(), text_bytes_ - 1);
-        std::memcpy(text_, from.data(), bytes);
+        // A view of nothing has no address, which memcpy must not see.
+        if (bytes > 0) std::memcpy(text_, from.data(), bytes);
         text_[bytes] = 0;
     }
     if (needed_bytes_ != nullptr) *needed_bytes_ = from.size() + 1;
