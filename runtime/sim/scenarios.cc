@@ -340,6 +340,8 @@ void draw_rings(Draw& draw, Scenario* scenario) {
     config.chunks.nvl_send = draw.between(1, config.chunks.nvl_recv);
     config.ready_rows = draw.any_of({1, 3, 8, 64});
     scenario->consume = draw.one_in(2);
+    // Through a ring of one slot every row waits for the other end, which a plan may slow down.
+    scenario->sim.step_limit = 4 * kStepLimit;
 }
 
 SimResult exchange(const SimCase& which, emu::Tracer* tracer, Layout layout,
