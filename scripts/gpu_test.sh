@@ -89,7 +89,7 @@ fi
 
 if [ ! -x "$build/mpi_tests/gimlet_mpi_cases" ]; then
     echo "gpu_test: building $build (some minutes)"
-    if ! { cmake --preset cuda && cmake --build --preset cuda; } >"$logs/build.log" 2>&1; then
+    if ! { cmake --preset cuda -B "$build" && cmake --build "$build"; } >"$logs/build.log" 2>&1; then
         tail -n 40 "$logs/build.log"
         echo "gpu_test: the cuda preset does not build; scripts/install_deps.sh brings NCCL, nvcc must be on PATH"
         failed=1

@@ -30,7 +30,7 @@ Steps, in order:
   package   install, then build users' programs in C++ and C with find_package and with pkg-config
   asan      tests tagged [sanitize] under AddressSanitizer and UndefinedBehaviorSanitizer
   tsan      tests tagged [sanitize] under ThreadSanitizer
-  cuda      compile and link the cuda preset (needs nvcc)
+  cuda      compile and link with nvcc, unoptimised: the cuda-check preset (needs nvcc)
 
 Environment: GIMLET_TEST_JOBS (cores), GIMLET_TEST_TIMEOUT_S (limit of one group of tests: 900).
 Logs are kept in build/test-logs.
@@ -334,7 +334,7 @@ step_cuda() {
         skip cuda "nvcc not found; the cuda preset needs the CUDA 13 toolkit on PATH"
         return
     fi
-    if build cuda build-cuda.log; then count "build cuda" 1 0 0; else count "build cuda" 0 1 0; fi
+    if build cuda-check build-cuda.log; then count "build cuda" 1 0 0; else count "build cuda" 0 1 0; fi
 }
 
 # --- main ----------------------------------------------------------------------------------------------
