@@ -67,17 +67,8 @@ void set_up_barrier(RuntimeCore* core, const RuntimeConfig& config) {
         gin ? std::min(request.gin_context_count, core->barrier_device_comm->gin_context_count())
             : 0;
     const auto all = core->bootstrap->all_gather_values(made);
-    const WorkspaceShape shape{.rank_count = topology.size,
-                               .expert_words = 0,
-                               .gin_context_count = *std::min_element(all.begin(), all.end()),
-                               .chunk_slots = 0,
-                               .expert_count = 0,
-                               .block_count = 0,
-                               .rail_team_count = 0,
-                               .rail_signal_count = 0,
-                               .stream_ring_count = 0,
-                               .ready_block_count = 0,
-                               .stream_ring_bytes = 0};
+    const WorkspaceShape shape =
+        WorkspaceShape::for_barriers(topology.size, *std::min_element(all.begin(), all.end()));
     WindowLayout layout;
     layout.add("workspace", WorkspaceLayout::build(shape).total_bytes, kRegionAlignment);
     core->barrier_window = SymmetricWindow::create(*core->communicator, layout);

@@ -27,6 +27,15 @@ struct WorkspaceShape {
     std::int32_t ready_block_count;   ///< fifo: blocks of an output tensor that are counted
     std::uint64_t stream_ring_bytes;  ///< fifo: of one ring, see StreamShape
 
+    /// For barriers alone.
+    static constexpr WorkspaceShape for_barriers(std::int32_t rank_count,
+                                                 std::int32_t gin_context_count) {
+        WorkspaceShape out{};
+        out.rank_count = rank_count;
+        out.gin_context_count = gin_context_count;
+        return out;
+    }
+
     /// Words of one count row: header, R rank counts, expert counts; even, so that rows stay
     /// 16-byte aligned.
     constexpr std::int32_t count_row_words() const {

@@ -233,7 +233,6 @@ class StreamAnswers {
         fence_proxy_async();
         if (serves_) out_.all_written();
         written_lane_ = -1;
-        stored_rows_ = 0;
     }
 
     /// Chooses a home, in turn; false = none has room for a row. Whole warp.
@@ -300,17 +299,16 @@ class StreamAnswers {
         written_lane_ = owner;
     }
 
-    /// As dispatch does: whether rows have arrived is asked once for several.
+    /// As dispatch does.
     GIMLET_DEVICE void publish_rows() {
         const auto least = static_cast<std::uint32_t>(ctx_.exchange.stream.combine_rows);
-        if (lane_index() == written_lane_) ++stored_rows_;
-        if (!warp_any(stored_rows_ >= least)) return;
+        if (lane_index() == written_lane_) out_.count_sent();
+        if (!warp_any(out_.due(least))) return;
         // All groups but the newest, which is of the row after.
         bulk_wait<1>();
         fence_proxy_async();
         warp_sync();
-        if (stored_rows_ > 0) out_.written(stored_rows_, least);
-        stored_rows_ = 0;
+        out_.sent_written(least);
     }
 
     /// Waits until a home that is to get rows has freed slots. Whole warp; nothing is on its way.
@@ -366,7 +364,6 @@ class StreamAnswers {
     std::int32_t lane_ = -1;          ///< whose row is being loaded
     std::int32_t slot_lane_ = 0;      ///< lane i: whose row is in slot i
     std::int32_t written_lane_ = -1;  ///< whose row is being written
-    std::uint32_t stored_rows_ = 0;   ///< rows before that one which may be on their way
 };
 
 }  // namespace gimlet::device

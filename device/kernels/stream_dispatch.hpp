@@ -110,7 +110,6 @@ class StreamSender {
                 warp_sync();
                 if (serves_) out_.all_written();
                 went_ = false;
-                sent_ = 0;
             }
             WaitStatus status = WaitStatus::ok;
             if (short_of_room) status = out_.wait(ctx_.wait_scope(Primitive::fifo_reserve));
@@ -144,18 +143,16 @@ class StreamSender {
         if (unit > 0) load_unit(ctx_, units_, ring_, unit - 1 + ring_.depth);
     }
 
-    /// The row before this one is stored. Whether it has arrived is asked only when enough have
-    /// come together for one ring's tail to move: an answer takes a round trip.
+    /// The row before this one is stored, see RingOut::count_sent().
     GIMLET_DEVICE void publish_rows() {
         const auto least = static_cast<std::uint32_t>(ctx_.exchange.stream.dispatch_rows);
-        if (went_) ++sent_;
+        if (went_) out_.count_sent();
         went_ = false;
-        if (!warp_any(sent_ >= least)) return;
+        if (!warp_any(out_.due(least))) return;
         // All groups but the newest, which is of this row.
         if (!mutated(Mutant::stream_row_not_written)) bulk_wait<1>();
         fence_proxy_async();
-        if (sent_ > 0) out_.written(sent_, least);
-        sent_ = 0;
+        out_.sent_written(least);
     }
 
     /// Loads that are on their way when the warp stops at `unit`.
@@ -186,10 +183,9 @@ class StreamSender {
     std::int32_t channel_;
     bool serves_;
     RingOut out_;
-    bool goes_ = false;       ///< the present row goes to this lane's rank
-    bool went_ = false;       ///< so did the row before, which is being written
-    std::uint32_t sent_ = 0;  ///< rows before that one which may be on their way
-    std::int32_t rows_ = 0;   ///< rows of this step
+    bool goes_ = false;      ///< the present row goes to this lane's rank
+    bool went_ = false;      ///< so did the row before, which is being written
+    std::int32_t rows_ = 0;  ///< rows of this step
 };
 
 /// Rows that a receive warp counts as arrived at a time: each time costs a wait for their stores.

@@ -42,15 +42,23 @@ class RingOut {
     GIMLET_DEVICE std::byte* next() const { return fifo_.slot(fifo_.first(), stored_); }
     /// One more row is being stored.
     GIMLET_DEVICE void add() { ++stored_; }
-    /// `count` more rows are written, and known to ordinary accesses of this thread. Publishes
-    /// `least` or more of them at a time.
-    GIMLET_DEVICE void written(std::uint32_t count, std::uint32_t least) {
-        written_ += count;
+    /// The oldest added row that was not yet counted has a newer bulk group behind it, of whatever
+    /// ring. Whether it has arrived is asked for several rows at a time: an answer takes a round
+    /// trip. True once there are `least`.
+    GIMLET_DEVICE void count_sent() { ++sent_; }
+    GIMLET_DEVICE bool due(std::uint32_t least) const { return sent_ >= least; }
+    /// The counted rows are written, and known to ordinary accesses of this thread. Publishes
+    /// `least` or more rows at a time.
+    GIMLET_DEVICE void sent_written(std::uint32_t least) {
+        if (sent_ == 0) return;
+        written_ += sent_;
+        sent_ = 0;
         if (written_ >= least) publish();
     }
-    /// As written, for all rows that were added.
+    /// As sent_written, for all rows that were added; publishes all.
     GIMLET_DEVICE void all_written() {
         written_ = stored_;
+        sent_ = 0;
         publish();
     }
     /// Waits for room for one row; everything is published.
@@ -70,6 +78,7 @@ class RingOut {
     std::uint32_t capacity_;
     std::uint32_t stored_ = 0;   ///< rows that are stored or being stored, and not published
     std::uint32_t written_ = 0;  ///< of them: complete
+    std::uint32_t sent_ = 0;     ///< of them: counted, may be on their way
 };
 
 /// A lane's end of the ring from the rank that it serves.
@@ -112,10 +121,11 @@ class RingIn {
     std::uint32_t taken_ = 0;
 };
 
-/// The lane after `last`, in turn, whose bit is set; -1 if none is.
+/// The lane after `last` (-1: none yet), in turn, whose bit is set; -1 if none is.
 GIMLET_DEVICE std::int32_t next_lane(std::uint32_t mask, std::int32_t last) {
     if (mask == 0) return -1;
-    const std::uint32_t above = last >= kWarpSize - 1 ? 0u : mask & ~((2u << last) - 1u);
+    const std::int32_t first = last + 1;
+    const std::uint32_t above = first >= kWarpSize ? 0u : mask & (~0u << first);
     return __ffs(static_cast<int>(above != 0 ? above : mask)) - 1;
 }
 

@@ -84,6 +84,26 @@ std::unique_ptr<Bootstrap> Bootstrap::survivors(std::span<const int> ranks) {
           format_ranks(ranks));
 }
 
+std::vector<int> Bootstrap::split_members(int color, int key) {
+    if (color < 0 && color != kNoColor) {
+        raise(ErrorCode::invalid_argument, rank_, "split: color {} is below 0 and not kNoColor",
+              color);
+    }
+    struct Choice {
+        int color;
+        int key;
+    };
+    const auto all = all_gather_values(Choice{color, key});
+    std::vector<int> members;
+    if (color == kNoColor) return members;
+    for (int r = 0; r < size_; ++r)
+        if (all[static_cast<std::size_t>(r)].color == color) members.push_back(r);
+    std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+        return all[static_cast<std::size_t>(a)].key < all[static_cast<std::size_t>(b)].key;
+    });
+    return members;
+}
+
 std::vector<std::byte> Bootstrap::all_gather(const void* send, std::size_t bytes) {
     std::vector<std::byte> all(
         checked_mul(bytes, static_cast<std::size_t>(size_), "all-gather bytes", rank_));

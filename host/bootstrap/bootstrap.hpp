@@ -66,6 +66,10 @@ class Bootstrap {
   protected:
     Bootstrap(int rank, int size);
 
+    /// Collective: what split() begins with. The ranks of this rank's color, in the order that they
+    /// have in the new group; none for kNoColor. Checks `color`.
+    std::vector<int> split_members(int color, int key);
+
   private:
     int rank_;
     int size_;

@@ -128,26 +128,9 @@ class MpiBootstrap final : public Bootstrap {
     }
 
     std::unique_ptr<Bootstrap> split(int color, int key) override {
-        if (color < 0 && color != kNoColor) {
-            raise(ErrorCode::invalid_argument, rank(),
-                  "split: color {} is below 0 and not kNoColor", color);
-        }
-        struct Choice {
-            int color;
-            int key;
-        };
-        const auto all = all_gather_values(Choice{color, key});
+        const std::vector<int> members = split_members(color, key);
         const int salt = tag_ + kSplitSalt * ++split_count_;
-        if (color == kNoColor) return nullptr;
-        std::vector<std::pair<int, int>> order;  // (key, rank)
-        for (int r = 0; r < size(); ++r) {
-            const Choice& choice = all[static_cast<std::size_t>(r)];
-            if (choice.color == color) order.emplace_back(choice.key, r);
-        }
-        std::sort(order.begin(), order.end());
-        std::vector<int> ranks;
-        for (const auto& [its_key, r] : order) ranks.push_back(r);
-        return part(ranks, salt);
+        return color == kNoColor ? nullptr : part(members, salt);
     }
 
     /// Needs no message. Whoever names the same ranks meets here, from whichever earlier group of

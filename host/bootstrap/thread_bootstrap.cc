@@ -8,7 +8,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -154,36 +153,22 @@ class ThreadBootstrap final : public Bootstrap {
 };
 
 std::unique_ptr<Bootstrap> ThreadBootstrap::split(int color, int key) {
-    if (color < 0 && color != kNoColor) {
-        raise(ErrorCode::invalid_argument, rank(), "split: color {} is below 0 and not kNoColor",
-              color);
-    }
-    struct Choice {
-        int color;
-        int key;
-    };
-    const auto all = all_gather_values(Choice{color, key});
+    const std::vector<int> members = split_members(color, key);
     const std::uint64_t generation = split_count_++;
     std::unique_ptr<Bootstrap> child;
     if (color != kNoColor) {
-        std::vector<std::tuple<int, int>> order;  // (key, parent rank)
-        for (int r = 0; r < size(); ++r) {
-            const Choice& choice = all[static_cast<std::size_t>(r)];
-            if (choice.color == color) order.emplace_back(choice.key, r);
-        }
-        std::sort(order.begin(), order.end());
-        const auto me = std::find(order.begin(), order.end(), std::tuple(key, rank()));
+        const auto me = std::find(members.begin(), members.end(), rank());
         std::shared_ptr<ThreadGroup> group;
         {
             ThreadGroup::State& state = *group_->state_;
             const std::lock_guard lock(state.mutex);
             auto& entry = state.children[{generation, color}];
             if (entry == nullptr) {
-                entry = ThreadGroup::create(static_cast<int>(order.size()), state.options);
+                entry = ThreadGroup::create(static_cast<int>(members.size()), state.options);
             }
             group = entry;
         }
-        child = group->member(static_cast<int>(me - order.begin()));
+        child = group->member(static_cast<int>(me - members.begin()));
     }
     // After this nobody looks the children up any more: the members keep them alive.
     barrier();

@@ -430,22 +430,28 @@ bool Watch::is_shared(const void* address) const {
     return at >= cta.shared && at < cta.shared + cta.shared_bytes;
 }
 
-void Watch::ordered_access(Person& me, const void* address, uint32_t bytes, bool writes,
-                           dev::Ordering ordering, CodeAddress code) {
-    ++accesses_;
-    if (!options_.find_races) return;
-    const bool shared = is_shared(address);
-    if (!shared && !watches_memory(address, bytes)) return;
+/// What every access of a thread says of itself.
+Watch::Cell Watch::cell_of(const Person& me, bool writes, CodeAddress code) const {
     Cell cell;
     cell.writes = writes;
-    cell.ordered = true;
-    cell.scope = ordering.scope;
     cell.slot = me.slot;
     cell.time = me.view.plain.at(me.slot);
     cell.rank = me.rank;
     cell.cta = me.cta;
     cell.place = me.place;
     cell.code = code;
+    return cell;
+}
+
+void Watch::ordered_access(Person& me, const void* address, uint32_t bytes, bool writes,
+                           dev::Ordering ordering, CodeAddress code) {
+    ++accesses_;
+    if (!options_.find_races) return;
+    const bool shared = is_shared(address);
+    if (!shared && !watches_memory(address, bytes)) return;
+    Cell cell = cell_of(me, writes, code);
+    cell.ordered = true;
+    cell.scope = ordering.scope;
     cell.what = writes ? "ordered write" : "ordered read";
     record(cell, me.view, nullptr, address, bytes, shared);
 }
@@ -456,14 +462,7 @@ void Watch::access(const void* address, size_t bytes, bool writes, CodeAddress c
     if (!shared && !watches_memory(address, bytes)) return;
     ++accesses_;
     Person& me = self();
-    Cell cell;
-    cell.writes = writes;
-    cell.slot = me.slot;
-    cell.time = me.view.plain.at(me.slot);
-    cell.rank = me.rank;
-    cell.cta = me.cta;
-    cell.place = me.place;
-    cell.code = code;
+    Cell cell = cell_of(me, writes, code);
     cell.what = writes ? "plain write" : "plain read";
     record(cell, me.view, nullptr, address, bytes, shared);
 }

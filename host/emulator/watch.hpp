@@ -142,6 +142,7 @@ class Watch {
     bool is_shared(const void* address) const;
     void ordered_access(Person& me, const void* address, uint32_t bytes, bool writes,
                         dev::Ordering ordering, CodeAddress code);
+    Cell cell_of(const Person& me, bool writes, CodeAddress code) const;
     void record(Cell cell, const View& view, const View* more, const void* address, size_t bytes,
                 bool shared);
     void report(const Cell& old, const Cell& now, const void* address, bool only_fence_missing);

@@ -10,6 +10,7 @@
 #include "host/base/env.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/text.hpp"
+#include "host/cuda/check.hpp"
 #include "host/cuda/device_info.hpp"
 #include "host/nccl/communicator_state.hpp"
 
@@ -181,6 +182,14 @@ Topology query_topology(const Communicator& communicator) {
               to.size, to.lsa_team_count, to.lsa_size, to.lsa_rank);
     }
     return to;
+}
+
+void take_device_in_turn(Bootstrap& bootstrap) {
+    const int rank = bootstrap.rank();
+    const auto hosts = bootstrap.all_gather_values(host_identity());
+    const auto me = hosts.begin() + rank;
+    const auto before = static_cast<int>(std::count(hosts.begin(), me, *me));
+    cuda_check(cudaSetDevice(before % device_count(rank)), "cudaSetDevice", rank);
 }
 
 }  // namespace gimlet

@@ -70,4 +70,8 @@ Topology query_topology(const Communicator& communicator);
 /// Hash of /proc/sys/kernel/random/boot_id, of the host name where there is none.
 std::uint64_t host_identity();
 
+/// Collective, one process a rank. Makes a device current: ranks of one host take its devices in
+/// turn.
+void take_device_in_turn(Bootstrap& bootstrap);
+
 }  // namespace gimlet

@@ -91,15 +91,7 @@ void add_hybrid_cases(std::vector<Case>* cases) {
         }
     }
     add("skew, empty rank, masked rows, fp8", [](CaseContext& context) {
-        StepPlan plan = hybrid_plan(context.size());
-        plan.config.dispatch_type = ElementType::float8_e4m3;
-        plan.config.scale_words = 1;
-        plan.routing.kind = RoutingKind::hot;
-        plan.routing.spread = TokenSpread::random;
-        plan.routing.masked_row_fraction = 0.2;
-        plan.routing.empty_ranks = {0};
-        plan.rehearsal.bias = Part::present;
-        run_steps(context, plan);
+        run_steps(context, with_skew_and_fp8(hybrid_plan(context.size())));
     });
     add("a row crosses to a team once", expect_few_rows);
     cases->push_back({"hybrid/asked for on any topology", 1, [](CaseContext& context) {

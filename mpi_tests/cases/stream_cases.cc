@@ -48,14 +48,7 @@ void add_stream_cases(std::vector<Case>* cases) {
         run_steps(context, plan);
     });
     add("skew, empty rank, masked rows, fp8, unpack and pack", [](CaseContext& context) {
-        StepPlan plan = stream_plan(context.size());
-        plan.config.dispatch_type = ElementType::float8_e4m3;
-        plan.config.scale_words = 1;
-        plan.routing.kind = RoutingKind::hot;
-        plan.routing.spread = TokenSpread::random;
-        plan.routing.masked_row_fraction = 0.2;
-        plan.routing.empty_ranks = {0};
-        plan.rehearsal.bias = Part::present;
+        StepPlan plan = with_skew_and_fp8(stream_plan(context.size()));
         plan.rehearsal.access = RowAccess::copied;
         run_steps(context, plan);
     });

@@ -51,6 +51,18 @@ inline StepPlan small_plan(int ranks) {
     return plan;
 }
 
+/// fp8 with scales and bias, one hot expert, other T on each rank, masked rows, an empty rank.
+inline StepPlan with_skew_and_fp8(StepPlan plan) {
+    plan.config.dispatch_type = ElementType::float8_e4m3;
+    plan.config.scale_words = 1;
+    plan.routing.kind = RoutingKind::hot;
+    plan.routing.spread = TokenSpread::random;
+    plan.routing.masked_row_fraction = 0.2;
+    plan.routing.empty_ranks = {0};
+    plan.rehearsal.bias = RehearsalOptions::Part::present;
+    return plan;
+}
+
 /// Collective: a new Exchange, `steps` steps with new payload each, all checked.
 inline void run_steps(CaseContext& context, const StepPlan& plan) {
     const auto exchange = context.runtime().create_exchange(plan.config);

@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // gimlet_mpi_cases: run it under mpirun, or alone for one rank.
-#include <cuda_runtime.h>
-
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <exception>
 
 #include "host/base/env.hpp"
 #include "host/base/log.hpp"
 #include "host/bootstrap/mpi_bootstrap.hpp"
-#include "host/cuda/check.hpp"
-#include "host/cuda/device_info.hpp"
 #include "host/nccl/topology.hpp"
 #include "mpi_tests/harness/runner.hpp"
 
@@ -33,16 +28,6 @@ std::vector<mpi_tests::Case> all_cases() {
     // Last: these end with failed steps.
     mpi_tests::add_refusal_cases(&cases);
     return cases;
-}
-
-/// Ranks of one host take its devices in turn.
-void take_device(Bootstrap& bootstrap) {
-    const auto hosts = bootstrap.all_gather_values(host_identity());
-    const auto end = hosts.begin() + bootstrap.rank();
-    const auto local =
-        std::count(hosts.begin(), end, hosts[static_cast<std::size_t>(bootstrap.rank())]);
-    const int devices = device_count(bootstrap.rank());
-    cuda_check(cudaSetDevice(static_cast<int>(local) % devices), "cudaSetDevice", bootstrap.rank());
 }
 
 }  // namespace
@@ -71,7 +56,7 @@ int main(int argc, char** argv) {
     const MpiSession session(&argc, &argv);
     try {
         std::shared_ptr<Bootstrap> bootstrap = make_mpi_bootstrap();
-        take_device(*bootstrap);
+        take_device_in_turn(*bootstrap);
         return mpi_tests::run_cases(cases, options, bootstrap);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "gimlet_mpi_cases: %s\n0 passed, 1 failed, 0 skipped\n", error.what());

@@ -18,13 +18,8 @@
 
 #include "host/base/log.hpp"
 #include "host/bootstrap/mpi_bootstrap.hpp"
-#include "host/cuda/check.hpp"
-#include "host/cuda/device_info.hpp"
-#include "host/cuda/stream.hpp"
-#include "runtime/exchange.hpp"
-#include "runtime/generators.hpp"
-#include "runtime/rehearsal.hpp"
-#include "runtime/runtime.hpp"
+#include "host/nccl/topology.hpp"
+#include "mpi_tests/cases/support.hpp"
 
 namespace {
 
@@ -73,18 +68,9 @@ class KillCase {
   public:
     KillCase(const KillOptions& options, std::shared_ptr<Bootstrap> bootstrap)
         : options_(options), runtime_(Runtime::create(std::move(bootstrap), runtime_config())) {
-        config_.expert_count = 2 * runtime_->size() + 1;
-        config_.topk = 3;
-        config_.hidden = 64;
-        config_.max_tokens = 16;
-        config_.gin_context_count = 3;
-        GeneratorOptions generate;
-        generate.rank_count = runtime_->size();
-        generate.token_count = config_.max_tokens;
-        generate.expert_count = config_.expert_count;
-        generate.topk = config_.topk;
-        table_ = generate_routing(generate);
-        exchange_ = runtime_->create_exchange(config_);
+        const mpi_tests::StepPlan plan = mpi_tests::small_plan(runtime_->size());
+        table_ = generate_routing(plan.routing);
+        exchange_ = runtime_->create_exchange(plan.config);
         stream_ = Stream::create(runtime_->rank());
     }
 
@@ -220,7 +206,6 @@ class KillCase {
 
     KillOptions options_;
     std::unique_ptr<Runtime> runtime_;
-    MoeConfig config_;
     RoutingTable table_;
     std::unique_ptr<Exchange> exchange_;
     Stream stream_;
@@ -282,7 +267,7 @@ int main(int argc, char** argv) {
     try {
         std::shared_ptr<Bootstrap> bootstrap = make_mpi_bootstrap();
         rank = bootstrap->rank();
-        cuda_check(cudaSetDevice(rank % device_count(rank)), "cudaSetDevice", rank);
+        take_device_in_turn(*bootstrap);
         if (options.moment == Moment::in_life) live_and_lose(options, bootstrap);
         KillCase test(options, bootstrap);
         const std::string wrong = test.run();

@@ -26,17 +26,8 @@ BenchWorld::BenchWorld(Runtime& runtime, std::uint64_t data_bytes, int gin_conte
     device_comm_ = DeviceCommunicator::create(runtime.communicator(), request);
     const int made = std::min(request.gin_context_count, device_comm_->gin_context_count());
     const auto all = runtime.bootstrap().all_gather_values(made);
-    const WorkspaceShape shape{.rank_count = topology.size,
-                               .expert_words = 0,
-                               .gin_context_count = *std::min_element(all.begin(), all.end()),
-                               .chunk_slots = 0,
-                               .expert_count = 0,
-                               .block_count = 0,
-                               .rail_team_count = 0,
-                               .rail_signal_count = 0,
-                               .stream_ring_count = 0,
-                               .ready_block_count = 0,
-                               .stream_ring_bytes = 0};
+    const WorkspaceShape shape =
+        WorkspaceShape::for_barriers(topology.size, *std::min_element(all.begin(), all.end()));
     WindowLayout layout;
     layout.add("workspace", WorkspaceLayout::build(shape).total_bytes, kRegionAlignment);
     layout.add("source", data_bytes, kRegionAlignment);

@@ -28,11 +28,6 @@ void print_failure(int rank, const char* what) {
     std::fputs(fmt::format("gimlet: rank {} failed: {}\n", rank, what).c_str(), stderr);
 }
 
-/// Ranks of one host take the host's devices in turn. `local_rank` counts the ranks of this host.
-void take_device(int local_rank, int rank) {
-    cuda_check(cudaSetDevice(local_rank % device_count(rank)), "cudaSetDevice", rank);
-}
-
 int run_threads(int ranks, const std::function<int(std::shared_ptr<Bootstrap>)>& body) {
     const auto group = ThreadGroup::create(ranks);
     std::vector<int> codes(static_cast<std::size_t>(ranks), kFailed);
@@ -40,7 +35,7 @@ int run_threads(int ranks, const std::function<int(std::shared_ptr<Bootstrap>)>&
     for (int rank = 0; rank < ranks; ++rank) {
         threads.emplace_back([&, rank] {
             try {
-                take_device(rank, rank);
+                cuda_check(cudaSetDevice(rank % device_count(rank)), "cudaSetDevice", rank);
                 codes[static_cast<std::size_t>(rank)] = body(group->member(rank));
             } catch (const std::exception& error) {
                 print_failure(rank, error.what());
@@ -53,19 +48,11 @@ int run_threads(int ranks, const std::function<int(std::shared_ptr<Bootstrap>)>&
 }
 
 #if GIMLET_WITH_MPI
-/// Ranks on this host before this one: one process a rank, hosts told apart by the kernel's boot
-/// id.
-int count_local_rank(Bootstrap& bootstrap) {
-    const auto hosts = bootstrap.all_gather_values(host_identity());
-    const auto mine = hosts[static_cast<std::size_t>(bootstrap.rank())];
-    return static_cast<int>(std::count(hosts.begin(), hosts.begin() + bootstrap.rank(), mine));
-}
-
 int run_mpi(int* argc, char*** argv, const std::function<int(std::shared_ptr<Bootstrap>)>& body) {
     const MpiSession session(argc, argv);
     std::shared_ptr<Bootstrap> bootstrap = make_mpi_bootstrap();
     try {
-        take_device(count_local_rank(*bootstrap), bootstrap->rank());
+        take_device_in_turn(*bootstrap);
         const int code = body(bootstrap);
         const auto codes = bootstrap->all_gather_values(code);
         return *std::max_element(codes.begin(), codes.end());

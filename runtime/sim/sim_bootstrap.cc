@@ -57,29 +57,15 @@ class SimBootstrap final : public Bootstrap {
     }
 
     std::unique_ptr<Bootstrap> split(int color, int key) override {
-        if (color < 0 && color != kNoColor) {
-            raise(ErrorCode::invalid_argument, rank(),
-                  "split: color {} is below 0 and not kNoColor", color);
-        }
-        struct Choice {
-            int color;
-            int key;
-        };
-        const auto all = all_gather_values(Choice{color, key});
+        const std::vector<int> members = split_members(color, key);
         const std::uint64_t generation = split_count_++;
         if (color == kNoColor) return nullptr;
-        std::vector<std::pair<int, int>> order;  // (key, parent rank)
-        for (int r = 0; r < size(); ++r) {
-            const Choice& choice = all[static_cast<std::size_t>(r)];
-            if (choice.color == color) order.emplace_back(choice.key, r);
-        }
-        std::sort(order.begin(), order.end());
-        const auto me = std::find(order.begin(), order.end(), std::pair(key, rank()));
+        const auto me = std::find(members.begin(), members.end(), rank());
         const std::lock_guard lock(group_->mutex);
         // Entries stay until the parent goes: a few bytes a split, and no second round of waiting.
         auto& child = group_->children[{generation, color}];
-        if (child == nullptr) child = std::make_shared<SimGroup>(static_cast<int>(order.size()));
-        return std::make_unique<SimBootstrap>(child, static_cast<int>(me - order.begin()));
+        if (child == nullptr) child = std::make_shared<SimGroup>(static_cast<int>(members.size()));
+        return std::make_unique<SimBootstrap>(child, static_cast<int>(me - members.begin()));
     }
 
     std::unique_ptr<Bootstrap> survivors(std::span<const int> ranks) override {
