@@ -117,20 +117,25 @@ if [ "$rma" = yes ]; then
     export NCCL_RMA_PLUGIN NCCL_RMA_PLUGIN_REF_COUNT=1 NCCL_GIN_TYPE=2 NCCL_NUM_RMA_CTX=0 NCCL_MAX_CTAS=4
 fi
 mps=''
+# Programs that find the variables of a daemon that is gone would wait for it.
+forget_mps() {
+    rm -rf "$mps"
+    mps=''
+    unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+}
 start_mps() {
     mps="$(mktemp -d)"
     export CUDA_MPS_PIPE_DIRECTORY="$mps/pipe" CUDA_MPS_LOG_DIRECTORY="$mps/log"
     mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
     nvidia-cuda-mps-control -d || {
         echo "gpu_test: MPS did not start; another control daemon may have been left behind by an earlier run"
-        mps=''
+        forget_mps
     }
 }
 stop_mps() {
     [ -n "$mps" ] || return 0
     echo quit | timeout 20 nvidia-cuda-mps-control >/dev/null 2>&1 || true
-    rm -rf "$mps"
-    mps=''
+    forget_mps
 }
 trap stop_mps EXIT
 

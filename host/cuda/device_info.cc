@@ -85,6 +85,7 @@ DeviceInfo query_device_info(int device, int rank) {
     info.compute_capability = attribute(cudaDevAttrComputeCapabilityMajor, device, rank) * 10 +
                               attribute(cudaDevAttrComputeCapabilityMinor, device, rank);
     info.cooperative_launch = attribute(cudaDevAttrCooperativeLaunch, device, rank) != 0;
+    info.mps_client = optional_attribute(cudaDevAttrMpsEnabled, device);
     // The runtime API has no name for this attribute of the driver, "GPUDirect RDMA with VMM
     // memory"; the two enumerations share their numbers.
     constexpr auto kGpuDirectRdmaWithVmm = static_cast<cudaDeviceAttr>(110);

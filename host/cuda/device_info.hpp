@@ -23,6 +23,7 @@ struct DeviceInfo {
     std::uint64_t memory_bytes = 0;
     std::uint64_t l2_bytes = 0;  ///< 0 = unknown
     bool cooperative_launch = false;
+    int mps_client = -1;  ///< 1: an MPS daemon serves this process, 0: none does, -1: unknown
     int gpu_direct_rdma_with_vmm = -1;  ///< 1 yes, 0 no (then NCCL offers no GIN), -1 unknown
 
     std::string text() const;

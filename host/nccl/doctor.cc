@@ -39,7 +39,10 @@ void diagnose_versions(DoctorFacts* facts) {
 }
 
 void diagnose_devices(DoctorFacts* facts) {
-    if (facts->devices.empty()) {
+    if (!facts->device_error.empty()) {
+        facts->findings.push_back({Severity::obstacle, "device", facts->device_error,
+                                   "check the driver with nvidia-smi"});
+    } else if (facts->devices.empty()) {
         facts->findings.push_back({Severity::obstacle, "device", "no CUDA device is visible",
                                    "check nvidia-smi and CUDA_VISIBLE_DEVICES, or build with "
                                    "GIMLET_BACKEND=emulator"});
@@ -282,7 +285,7 @@ DoctorFacts collect_doctor_facts() {
             facts.devices.push_back(query_device_info(device));
         }
     } catch (const Error& error) {
-        facts.findings.push_back({Severity::obstacle, "device", error.message(), ""});
+        facts.device_error = error.message();
     }
     diagnose(&facts);
     return facts;

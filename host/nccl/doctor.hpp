@@ -48,6 +48,7 @@ struct DoctorFacts {
     int cuda_runtime = 0;  ///< 13000 = 13.0
     int cuda_driver = 0;
     std::vector<DeviceInfo> devices;
+    std::string device_error;  ///< why `devices` is not complete; "" if it is
     DoctorEnvironment environment;
     RmaPluginFacts rma_plugin;
     std::optional<Topology> topology;  ///< absent before a communicator exists

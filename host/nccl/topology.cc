@@ -36,7 +36,9 @@ RankPlace own_place(int device, int rank) {
     place.device = device;
     place.process_id = static_cast<std::int32_t>(getpid());
     place.sm_count = info.sm_count;
-    place.mps_client = env_is_set(EnvVar::cuda_mps_pipe) ? 1 : 0;
+    const bool served =
+        info.mps_client >= 0 ? info.mps_client != 0 : env_is_set(EnvVar::cuda_mps_pipe);
+    place.mps_client = served ? 1 : 0;
     return place;
 }
 

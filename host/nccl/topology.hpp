@@ -26,7 +26,7 @@ struct RankPlace {
     std::int32_t device = 0;      ///< CUDA ordinal in the rank's process
     std::int32_t process_id = 0;
     std::int32_t sm_count = 0;
-    std::int32_t mps_client = 0;  ///< 1 if the rank looks like a client of an MPS daemon
+    std::int32_t mps_client = 0;  ///< 1 if an MPS daemon serves the rank
 };
 
 /// World rank = lsa_team_index * lsa_size + lsa_rank, for every rank.

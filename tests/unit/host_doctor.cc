@@ -86,6 +86,16 @@ TEST_CASE("doctor: no device", "[host][doctor]") {
     facts.devices.clear();
     diagnose(&facts);
     CHECK(find(facts, Severity::obstacle, "device") != nullptr);
+
+    // Facts are looked at again after a communicator was made: what went wrong before must stay.
+    facts.device_error = "no driver answers";
+    for (int time = 0; time < 2; ++time) {
+        facts.findings.clear();
+        diagnose(&facts);
+        REQUIRE(find(facts, Severity::obstacle, "device") != nullptr);
+        CHECK(find(facts, Severity::obstacle, "device")->text == "no driver answers");
+        CHECK_FALSE(facts.healthy());
+    }
 }
 
 TEST_CASE("doctor: processes on one GPU want MPS, threads do not", "[host][doctor]") {
