@@ -42,7 +42,7 @@ TEST_CASE("dispatch and combine: several LSA teams over GIN", "[sim][exchange]")
     run_seeds(scenario, 300, 5);
 }
 
-TEST_CASE("dispatch and combine: few seeds, for the sanitizers", "[sim][exchange][sanitize]") {
+TEST_CASE("dispatch and combine: few seeds", "[sim][exchange]") {
     const int team = GENERATE(0, 2, 1);
     const Layout layout = GENERATE(Layout::rank_major, Layout::expert_major);
     Scenario scenario =

@@ -132,7 +132,7 @@ TEST_CASE("fifo: every variant", "[sim][fifo]") {
     }
 }
 
-TEST_CASE("fifo: few seeds, for the sanitizers", "[sim][fifo][sanitize]") {
+TEST_CASE("fifo: few seeds", "[sim][fifo]") {
     const Layout layout = GENERATE(Layout::rank_major, Layout::expert_major);
     for (std::uint64_t seed = 4000; seed < 4002; ++seed) {
         Scenario scenario = stream_scenario(3, layout, seed);
