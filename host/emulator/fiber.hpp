@@ -36,6 +36,12 @@ void AnnotateIgnoreWritesEnd(const char* file, int line);
 
 namespace gimlet::emu {
 
+#if defined(GIMLET_TSAN)
+constexpr bool kThreadSanitizer = true;
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+
 /// Orders what this fiber did before everything that a later happens_after() of the same address
 /// does (TSAN only).
 inline void happens_before([[maybe_unused]] const void* address) {
