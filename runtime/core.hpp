@@ -33,6 +33,7 @@ struct RuntimeCore {
     Topology topology;
     DeviceInfo device;
     std::uint64_t deadline_ns = 0;
+    std::uint64_t host_limit_ns = 0;  // host_deadline_ns of the longest deadline of any call so far
     std::uint64_t first_step = 0;
     RuntimeConfig::EventRing event_ring = RuntimeConfig::EventRing::off;
     std::vector<Exchange*> open_exchanges;  // by age
@@ -53,6 +54,10 @@ struct RuntimeCore {
     /// Ascending.
     std::vector<int> excluded_ranks() const;
     void require_open(const char* what) const;
+    /// From now on the host waits long enough for steps of this deadline.
+    void allow_for(std::uint64_t deadline_ns) noexcept;
+    /// Collective: returns when all devices are idle. If one has an error, it fails on all.
+    void wait_for_all(const char* what) const;
     /// Local: gives up the barrier's objects.
     void release_barrier();
 };

@@ -96,6 +96,7 @@ std::unique_ptr<Exchange> Exchange::create(Runtime& runtime, const MoeConfig& co
     exchange->dispatch_epoch_ = exchange->combine_epoch_ = start;
     exchange->base_ = exchange->args_.peers.local;
     exchange->open_ = true;
+    core->allow_for(exchange->plan_.deadline_ns);
     core->open_exchanges.push_back(exchange.get());
     return exchange;
 }
@@ -106,8 +107,14 @@ Exchange::~Exchange() {
     abort();
 }
 
+void Exchange::require_open(const char* what) const {
+    if (!open_) raise(ErrorCode::closed, rank(), "{}: the Exchange is closed", what);
+    // Runtime::abort() takes the communicator away below open Exchanges.
+    core_->require_open(what);
+}
+
 void Exchange::reserve(GraphAddresses addresses) {
-    if (!open_) raise(ErrorCode::closed, rank(), "reserve: the Exchange is closed");
+    require_open("reserve");
     if (addresses != addresses_ && ever_captured_) {
         raise(ErrorCode::invalid_usage, rank(),
               "reserve: a graph has been captured already; choose between in_place and copied "
@@ -125,7 +132,7 @@ void Exchange::load_kernels() {
 }
 
 Routing Exchange::make_routing() {
-    if (!open_) raise(ErrorCode::closed, rank(), "make_routing: the Exchange is closed");
+    require_open("make_routing");
     const DeviceGuard guard(core_->communicator->device(), rank());
     const auto choices = static_cast<std::size_t>(plan_.config.max_tokens) *
                          static_cast<std::size_t>(plan_.config.topk);
@@ -175,13 +182,14 @@ Routing Exchange::make_routing() {
 }
 
 void Exchange::check() {
-    if (!open_) raise(ErrorCode::closed, rank(), "the Exchange is closed");
+    require_open("check");
     guard_.check();
 }
 
 void Exchange::synchronize(cudaStream_t stream) {
-    if (!open_) raise(ErrorCode::closed, rank(), "synchronize: the Exchange is closed");
-    const auto limit_ns = host_deadline_ns(plan_.deadline_ns);
+    require_open("synchronize");
+    const auto limit_ns = core_->host_limit_ns;
+    if (left_behind_) after_.make_wait(stream);
     if (comm_stream_ != nullptr)
         wait_stream(comm_stream_, limit_ns, "Exchange::synchronize", rank());
     wait_stream(stream, limit_ns, "Exchange::synchronize", rank());
@@ -191,12 +199,12 @@ void Exchange::synchronize(cudaStream_t stream) {
 
 Health Exchange::health() const {
     Health health = guard_.health();
-    if (!open_) health.state = HealthState::closed;
+    if (!open_ || !core_->communicator->is_open()) health.state = HealthState::closed;
     return health;
 }
 
 GroupReport Exchange::recover() {
-    if (!open_) raise(ErrorCode::closed, rank(), "recover: the Exchange is closed");
+    require_open("recover");
     const DeviceGuard device(core_->communicator->device(), rank());
     StepPosition position;
     GroupReport report = guard_.recover(captured_parity_, &position);
@@ -239,9 +247,12 @@ void Exchange::release() noexcept {
 
 void Exchange::close() {
     if (!open_) return;
+    if (!core_->communicator->is_open()) {
+        release();  // this rank has given up: it waits for nobody
+        return;
+    }
     const DeviceGuard guard(core_->communicator->device(), rank());
-    cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", rank());
-    core_->bootstrap->barrier();
+    core_->wait_for_all("the end of the Exchange");
     window_->close();
     device_comm_->close();
     release();

@@ -151,7 +151,8 @@ class Exchange {
 
     /// Local. From now on dispatch and combine run on `comm_stream`, behind the work that the
     /// stream of the call holds by then; null = on the stream of the call again. Use it before a
-    /// capture or after one, not inside. The stream must outlive its use here. With Join::later the
+    /// capture or after one, not inside. The stream must outlive its use here; the next step waits
+    /// for those on the stream before it. With Join::later the
     /// rows of a dispatch, the output of a combine and the buffers of both belong to the step until
     /// join(); pack and unpack run on the stream of their call.
     void set_comm_stream(cudaStream_t comm_stream, Join join = Join::at_once);
@@ -226,6 +227,7 @@ class Exchange {
     static Plan agree_on_plan(RuntimeCore& core, const MoeConfig& config,
                               std::unique_ptr<DeviceCommunicator>* device_comm);
 
+    void require_open(const char* what) const;
     void enter(const char* what, cudaStream_t stream);
     void load_kernels();
     /// Whether the host knows which buffer a step uses.
@@ -277,8 +279,10 @@ class Exchange {
     DeviceBuffer<std::byte> tensors_;  // Sync::fifo: the library's own rows and answers
     cudaStream_t comm_stream_ = nullptr;
     Join join_ = Join::at_once;
-    Event before_;  // what the caller's stream held
-    Event after_;   // the newest step
+    Event before_;              // what the caller's stream held
+    Event after_;               // the newest step
+    bool unjoined_ = false;     // comm_stream_ holds steps that nobody waits for yet
+    bool left_behind_ = false;  // after_ is of a comm stream that steps have left without a join
 
     bool open_ = false;
     bool reserved_ = false;

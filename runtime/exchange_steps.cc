@@ -53,10 +53,15 @@ std::int32_t Exchange::expected_parity(std::uint64_t step) const noexcept {
 }
 
 void Exchange::set_comm_stream(cudaStream_t comm_stream, Join join) {
-    if (!open_) raise(ErrorCode::closed, rank(), "set_comm_stream: the Exchange is closed");
+    require_open("set_comm_stream");
     if (comm_stream != nullptr && !before_) {
         before_ = Event::create(EventTiming::off, rank());
         after_ = Event::create(EventTiming::off, rank());
+    }
+    if (unjoined_ && comm_stream_ != comm_stream) {
+        after_.record(comm_stream_);
+        left_behind_ = true;
+        unjoined_ = false;
     }
     comm_stream_ = comm_stream;
     join_ = join;
@@ -64,16 +69,25 @@ void Exchange::set_comm_stream(cudaStream_t comm_stream, Join join) {
 
 /// The stream that a step is queued on: behind everything that `stream` holds.
 cudaStream_t Exchange::fork(cudaStream_t stream) {
+    // A capture takes no event from outside; the caller orders the launch of the graph.
+    if (left_behind_ && !in_capture_) {
+        after_.make_wait(comm_stream_ == nullptr ? stream : comm_stream_);
+        left_behind_ = false;
+    }
     if (comm_stream_ == nullptr || comm_stream_ == stream) return stream;
     before_.record(stream);
     before_.make_wait(comm_stream_);
+    unjoined_ = true;
     return comm_stream_;
 }
 
 void Exchange::join(cudaStream_t stream) {
+    require_open("join");
+    if (left_behind_ && !stream_is_capturing(stream, rank())) after_.make_wait(stream);
     if (comm_stream_ == nullptr || comm_stream_ == stream) return;
     after_.record(comm_stream_);
     after_.make_wait(stream);
+    unjoined_ = false;
 }
 
 void Exchange::count_captured(std::uint64_t* captured) {
@@ -260,10 +274,13 @@ Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routin
     DispatchArgs args{};
     args.exchange = args_;
     args.expected_parity = expected_parity(dispatch_position() + 1);
-    if (inputs.deadline_ns) args.exchange.peers.deadline_ns = *inputs.deadline_ns;
+    if (inputs.deadline_ns) {
+        args.exchange.peers.deadline_ns = *inputs.deadline_ns;
+        core_->allow_for(*inputs.deadline_ns);
+    }
     const auto refuse = [&] {
         args.refuse = 1;
-        cuda_check(launch_dispatch(args, stream), "launch_dispatch", rank());
+        cuda_check(launch_dispatch(args, fork(stream)), "launch_dispatch", rank());
     };
     check_or_refuse([&] { check_dispatch(what, inputs, routing, routing_mode, mode); }, refuse);
     const bool cached = routing_mode == RoutingMode::cached;
@@ -324,7 +341,7 @@ HostCounts Exchange::wait_for_counts(const Routing& routing, cudaStream_t stream
     const auto ready = [&] {
         return guard_.failed() || (!ever_captured_ && load_acquire(epoch) == wanted);
     };
-    const auto limit_ns = host_deadline_ns(plan_.deadline_ns);
+    const auto limit_ns = core_->host_limit_ns;
     const PollResult result = poll_stream(stream, limit_ns, ready, "dispatch, host counts", rank());
     check();
     if (result == PollResult::timeout) {
@@ -454,7 +471,7 @@ void Exchange::require_own_tensors(const char* what) const {
 }
 
 std::byte* Exchange::combine_input() const {
-    if (!open_) raise(ErrorCode::closed, rank(), "combine_input: the Exchange is closed");
+    require_open("combine_input");
     require_own_tensors("combine_input");
     if (!in_place()) {
         raise(ErrorCode::invalid_usage, rank(),
@@ -530,13 +547,16 @@ void Exchange::combine(const CombineInputs& inputs, const Routing& routing, cuda
     CombineArgs args{};
     args.exchange = args_;
     args.exchange.shape = plan_.kernels.combine;
-    if (inputs.deadline_ns) args.exchange.peers.deadline_ns = *inputs.deadline_ns;
+    if (inputs.deadline_ns) {
+        args.exchange.peers.deadline_ns = *inputs.deadline_ns;
+        core_->allow_for(*inputs.deadline_ns);
+    }
     args.row_bytes = plan_.combine_row_bytes;
     args.element_type = plan_.config.combine_type;
     args.expected_parity = expected_parity(combine_position() + 1);
     const auto refuse = [&] {
         args.refuse = 1;
-        cuda_check(launch_combine(args, stream), "launch_combine", rank());
+        cuda_check(launch_combine(args, fork(stream)), "launch_combine", rank());
     };
     check_or_refuse([&] { check_combine(inputs, routing); }, refuse);
     args.routing = routing.view_;

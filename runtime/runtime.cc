@@ -30,10 +30,19 @@ std::uint64_t chosen_deadline_ns(const RuntimeConfig& config) {
     return static_cast<std::uint64_t>(env_int(EnvVar::timeout_ms)) * kNsPerMs;
 }
 
-void check_config(Bootstrap& bootstrap, const RuntimeConfig& config) {
+/// Collective. Returns the deadline.
+std::uint64_t check_config(Bootstrap& bootstrap, const RuntimeConfig& config) {
+    std::uint64_t deadline_ns = 0;
+    std::exception_ptr failure;
+    try {
+        deadline_ns = chosen_deadline_ns(config);
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    check_all_succeeded(bootstrap, "reading the environment", failure);
     check_agreement(
         bootstrap, "runtime config",
-        {{"deadline_ns", config.deadline_ns ? std::to_string(*config.deadline_ns) : "environment"},
+        {{"deadline_ns (or GIMLET_TIMEOUT_MS)", std::to_string(deadline_ns)},
          {"barrier_gin_context_count", std::to_string(config.barrier_gin_context_count)},
          {"first_step", std::to_string(config.first_step)},
          {"event_ring", config.event_ring == RuntimeConfig::EventRing::on ? "on" : "off"}});
@@ -43,6 +52,7 @@ void check_config(Bootstrap& bootstrap, const RuntimeConfig& config) {
               "barrier_gin_context_count is {}; it must be 1..{}", config.barrier_gin_context_count,
               kMaxGinContexts);
     }
+    return deadline_ns;
 }
 
 /// Collective. The barrier's window holds a workspace and nothing else.
@@ -129,6 +139,16 @@ PeerHandles make_peer_handles(const Topology& topology, const DeviceCommunicator
     return peers;
 }
 
+void RuntimeCore::wait_for_all(const char* what) const {
+    std::exception_ptr failure;
+    try {
+        cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", rank());
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    check_all_succeeded(*bootstrap, what, failure);
+}
+
 std::vector<int> RuntimeCore::excluded_ranks() const {
     std::vector<int> out;
     auto live = live_ranks.begin();
@@ -148,6 +168,10 @@ void RuntimeCore::require_open(const char* what) const {
     }
 }
 
+void RuntimeCore::allow_for(std::uint64_t deadline_ns) noexcept {
+    host_limit_ns = std::max(host_limit_ns, host_deadline_ns(deadline_ns));
+}
+
 void RuntimeCore::release_barrier() {
     if (barrier_window != nullptr) barrier_window->close();
     if (barrier_device_comm != nullptr) barrier_device_comm->close();
@@ -159,8 +183,8 @@ std::unique_ptr<Runtime> Runtime::create(std::shared_ptr<Bootstrap> bootstrap,
                                          const RuntimeConfig& config) {
     if (bootstrap == nullptr)
         raise(ErrorCode::invalid_argument, kNoRank, "Runtime::create: the bootstrap is null");
-    check_config(*bootstrap, config);
     auto core = std::make_shared<RuntimeCore>();
+    core->deadline_ns = check_config(*bootstrap, config);
     core->bootstrap = bootstrap;
     core->communicator = Communicator::create(bootstrap, config.communicator);
     return finish(std::move(core), config);
@@ -170,8 +194,8 @@ std::unique_ptr<Runtime> Runtime::adopt(ncclComm_t comm, std::shared_ptr<Bootstr
                                         const RuntimeConfig& config) {
     if (bootstrap == nullptr)
         raise(ErrorCode::invalid_argument, kNoRank, "Runtime::adopt: the bootstrap is null");
-    check_config(*bootstrap, config);
     auto core = std::make_shared<RuntimeCore>();
+    core->deadline_ns = check_config(*bootstrap, config);
     core->bootstrap = bootstrap;
     core->communicator = Communicator::adopt(comm, bootstrap);
     return finish(std::move(core), config);
@@ -179,7 +203,7 @@ std::unique_ptr<Runtime> Runtime::adopt(ncclComm_t comm, std::shared_ptr<Bootstr
 
 std::unique_ptr<Runtime> Runtime::finish(std::shared_ptr<RuntimeCore> core,
                                          const RuntimeConfig& config) {
-    core->deadline_ns = chosen_deadline_ns(config);
+    core->allow_for(core->deadline_ns);
     core->first_step = config.first_step;
     core->event_ring = config.event_ring;
     try {
@@ -266,14 +290,17 @@ void Runtime::barrier(cudaStream_t stream, std::int32_t repeat_count,
     check_current_device(core_->device.device, "barrier", rank());
     BarrierArgs args = core_->barrier_args;
     args.repeat_count = repeat_count;
-    if (deadline_ns) args.peers.deadline_ns = *deadline_ns;
+    if (deadline_ns) {
+        args.peers.deadline_ns = *deadline_ns;
+        core_->allow_for(*deadline_ns);
+    }
     cuda_check(launch_barrier(args, core_->barrier_shape, stream), "launch_barrier", rank());
     core_->barrier_count += static_cast<std::uint64_t>(repeat_count);
 }
 
 void Runtime::synchronize(cudaStream_t stream) {
     core_->require_open("Runtime::synchronize");
-    wait_stream(stream, host_deadline_ns(core_->deadline_ns), "Runtime::synchronize", rank());
+    wait_stream(stream, core_->host_limit_ns, "Runtime::synchronize", rank());
     require_open();
     core_->communicator->check_async_error();
 }
@@ -346,8 +373,7 @@ void Runtime::close() {
               core_->open_exchanges.size());
     }
     const DeviceGuard guard(core_->communicator->device(), rank());
-    cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", rank());
-    core_->bootstrap->barrier();
+    core_->wait_for_all("the end of the Runtime");
     core_->release_barrier();
     if (core_->excluded_ranks().empty()) {
         core_->communicator->close();

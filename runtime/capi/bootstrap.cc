@@ -54,6 +54,9 @@ class SharedBootstrap final : public Bootstrap {
     std::unique_ptr<Bootstrap> split(int color, int key) override {
         return target_->split(color, key);
     }
+    std::unique_ptr<Bootstrap> survivors(std::span<const int> ranks) override {
+        return target_->survivors(ranks);
+    }
 
   private:
     std::shared_ptr<Bootstrap> target_;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "host/base/env.hpp"
 #include "host/base/fault.hpp"
 #include "host/base/log.hpp"
 #include "host/base/text.hpp"
@@ -484,7 +485,15 @@ TEST_CASE("a stream of its own: joined at once, joined later, captured", "[sim][
                 me.exchange.join(me.stream);
                 check_step(me, me.rehearsal, "joined later");
             }
-            me.exchange.synchronize(me.stream);
+            // The stream is left with a step on it that nobody has waited for.
+            me.rehearsal.dispatch(CountMode::device, me.stream);
+            me.exchange.set_comm_stream(nullptr);
+            me.exchange.join(me.stream);
+            me.rehearsal.answer(me.stream);
+            me.rehearsal.combine(me.stream);
+            check_step(me, me.rehearsal, "left behind");
+            me.exchange.set_comm_stream(comm.get(), Join::later);
+            me.rehearsal.dispatch(CountMode::device, me.stream);
             me.exchange.set_comm_stream(nullptr);
             me.step("on the caller's stream again");
         });
@@ -543,6 +552,16 @@ void live_and_die(int rank, int kind) {
     } else {  // given up; the routing outlives everything
         first->abort();
         runtime->abort();
+        ErrorCode code = ErrorCode::ok;
+        try {
+            second->dispatch({}, &routing, CountMode::device, stream.get());
+        } catch (const Error& error) {
+            code = error.code();
+        }
+        require(code == ErrorCode::closed, error_code_name(code));
+        require(second->health().state == HealthState::closed, "open without a communicator");
+        // A rank that has given up waits for nobody, whatever it calls.
+        if (rank == 0) second->close();
         second->abort();
         runtime->abort();
         runtime.reset();
@@ -568,6 +587,29 @@ TEST_CASE("lifecycle: any order, again and again, and nothing is left", "[sim][l
         // Device memory of thirty lives is that of three.
         REQUIRE(peak(30) == peak(3));
     }
+}
+
+TEST_CASE("lifecycle: an environment that is wrong on one rank fails all", "[sim][lifecycle]") {
+    emu::SimOptions options;
+    options.ranks = 2;
+    options.sm_count = 1;
+    const LogCapture quiet;
+    const EnvOverride wrong(EnvVar::timeout_ms, "-5");
+    emu::simulate(options, [&](int rank) {
+        const auto bootstrap = std::shared_ptr<Bootstrap>(make_sim_bootstrap(rank));
+        RuntimeConfig config;
+        if (rank == 0) config.deadline_ns = kHourNs;  // does not look at the environment
+        ErrorCode code = ErrorCode::ok;
+        try {
+            (void)Runtime::create(bootstrap, config);
+        } catch (const Error& error) {
+            code = error.code();
+        }
+        const auto expected = rank == 0 ? ErrorCode::peer_failed : ErrorCode::invalid_argument;
+        require(code == expected, error_code_name(code));
+        config.deadline_ns = kHourNs;
+        Runtime::create(bootstrap, config)->close();
+    });
 }
 
 TEST_CASE("lifecycle: a creation that fails leaves nothing and works again", "[sim][lifecycle]") {
