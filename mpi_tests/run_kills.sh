@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Kills one process of an mpirun job at each phase of a step; the others must name it in time, exclude it, and work on.
-# Then in the calls on the host: creation, close, recover, and a second process in exclude.
+# Then in the calls on the host: creation, close, recover, and a second process in exclude; and once through the C ABI.
 # Last line: "N passed, N failed, N skipped".
 #
 #   mpi_tests/run_kills.sh [BUILD_DIR] [--size 4] [--quick]
@@ -27,6 +27,7 @@ done
 ((size >= 2)) || { echo "run_kills.sh: --size $size: at least 2" >&2; exit 2; }
 
 program=$build/mpi_tests/kill/gimlet_kill_case
+program_in_c=$build/mpi_tests/kill/gimlet_kill_capi
 if [[ ! -x $program ]]; then
   echo "run_kills.sh: $program is not there; build it first: cmake --build --preset emulator" >&2
   exit 2
@@ -43,11 +44,11 @@ trap 'rm -f "$log"' EXIT
 one_kill() {
   local name=$1 victim=$2 moment=$3 after=$4
   shift 4
-  local start=$SECONDS left=$((size - 1))
+  local left=$((size - 1)) command=("$program" --victim "$victim" --moment "$moment" --after-us "$after")
   [[ $moment == in-exclude ]] && left=$((size - 2))
-  env "$@" timeout 60 "${launch[@]}" -n "$size" "$program" --victim "$victim" --moment "$moment" --after-us "$after" \
-    > "$log" 2>&1 < /dev/null
-  local survivors
+  [[ $moment == from-C ]] && command=("$program_in_c" "$victim")
+  local start=$SECONDS survivors
+  env "$@" timeout 60 "${launch[@]}" -n "$size" "${command[@]}" > "$log" 2>&1 < /dev/null
   survivors=$(grep -c '^survived: ' "$log")
   if ((survivors == left)) && ! grep -q '^FAILED' "$log"; then
     ((passed += 1))
@@ -71,6 +72,7 @@ host_kills() {
   set -- "$@" GIMLET_BOOTSTRAP_TIMEOUT_MS=3000 GIMLET_TIMEOUT_MS=3000
   one_kill "$name" $((size - 1)) in-recover 20000 "$@"
   ((size >= 3)) && one_kill "$name" 0 in-exclude 1000 "$@"
+  one_kill "$name" 1 from-C 0 "$@"
   one_kill "$name" 0 in-life 3000 "$@" NCCL_LSA_TEAM_SIZE=0
   ((quick)) || one_kill "$name" 1 in-life 100000 "$@" NCCL_LSA_TEAM_SIZE=0
 }

@@ -2,6 +2,7 @@
 // What a Runtime shares with its Exchanges. Internal.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -15,7 +16,9 @@
 #include "host/nccl/device_communicator.hpp"
 #include "host/nccl/symmetric_window.hpp"
 #include "host/nccl/topology.hpp"
+#include "runtime/activity.hpp"
 #include "runtime/config.hpp"
+#include "runtime/leftovers.hpp"
 #include "runtime/step_guard.hpp"
 
 namespace gimlet {
@@ -46,6 +49,11 @@ struct RuntimeCore {
     BarrierArgs barrier_args{};
     KernelShape barrier_shape{};
 
+    // Whether kernels may still run.
+    Activity barrier_activity;
+    bool side_stream_stuck = false;
+    std::atomic<int> leftover_count{0};  // aborted Exchanges that are not freed yet
+
     // For the host's own kernels after a failure.
     Stream side_stream;
     MappedBuffer<DeviceError> group_records;  // [R]
@@ -57,7 +65,15 @@ struct RuntimeCore {
     /// From now on the host waits long enough for steps of this deadline.
     void allow_for(std::uint64_t deadline_ns) noexcept;
     /// Collective: returns when all devices are idle. If one has an error, it fails on all.
-    void wait_for_all(const char* what) const;
+    void wait_for_all(const char* what);
+    /// Local: waits for the device if abort() has left something of it, and frees what may go.
+    /// `settled`: no rank's device works.
+    enum class Peers { busy, settled };
+    void free_leftovers(Peers peers) const;
+    /// Kernels of an Exchange or a barrier may still run.
+    bool busy() const noexcept;
+    /// The host knows that no kernel runs.
+    void note_idle() noexcept;
     /// Local: gives up the barrier's objects.
     void release_barrier();
 };

@@ -37,7 +37,10 @@ void together(Bootstrap& bootstrap, const char* what, Body body) {
 }  // namespace
 
 Exchange::Exchange(std::shared_ptr<RuntimeCore> core, Plan plan)
-    : core_(std::move(core)), plan_(std::move(plan)), id_(next_exchange_id.fetch_add(1)) {}
+    : core_(std::move(core)),
+      plan_(std::move(plan)),
+      id_(next_exchange_id.fetch_add(1)),
+      leftovers_(std::make_unique<Leftovers>()) {}
 
 Plan Exchange::agree_on_plan(RuntimeCore& core, const MoeConfig& config,
                              std::unique_ptr<DeviceCommunicator>* device_comm) {
@@ -49,7 +52,10 @@ Plan Exchange::agree_on_plan(RuntimeCore& core, const MoeConfig& config,
     inputs.dispatch_shared_bytes = dispatch_shared_bytes;
     inputs.default_deadline_ns = core.deadline_ns;
     Plan plan;
-    together(bootstrap, "the plan of the Exchange", [&] { plan = make_plan(config, inputs); });
+    together(bootstrap, "the plan of the Exchange", [&] {
+        plan = make_plan(config, inputs);
+        core.free_leftovers(RuntimeCore::Peers::busy);
+    });
     *device_comm = DeviceCommunicator::create(*core.communicator, plan.device_comm_request());
     const int wanted = plan.kernels.gin_context_count;
     const auto made =
@@ -81,7 +87,7 @@ std::unique_ptr<Exchange> Exchange::create(Runtime& runtime, const MoeConfig& co
     exchange->window_ =
         SymmetricWindow::create(*core->communicator, exchange->plan_.window_layout());
     together(*core->bootstrap, "the records of the Exchange", [&] {
-        exchange->guard_ = StepGuard(*core, "the Exchange");
+        exchange->guard_ = std::make_shared<StepGuard>(*core, "the Exchange");
         exchange->tensors_ =
             DeviceBuffer<std::byte>(exchange->plan_.tensors.total_bytes, core->rank());
     });
@@ -89,10 +95,10 @@ std::unique_ptr<Exchange> Exchange::create(Runtime& runtime, const MoeConfig& co
     exchange->args_ = exchange->plan_.exchange_args();
     exchange->args_.peers = make_peer_handles(
         core->topology, *exchange->device_comm_, *exchange->window_, exchange->plan_.shape,
-        exchange->plan_.deadline_ns, exchange->guard_.device_record());
+        exchange->plan_.deadline_ns, exchange->guard_->device_record());
     const std::uint64_t start = core->first_step;
-    exchange->args_.peers.events = exchange->guard_.device_events();
-    exchange->guard_.arm(exchange->args_.peers, *exchange->window_, {start, start, start});
+    exchange->args_.peers.events = exchange->guard_->device_events();
+    exchange->guard_->arm(exchange->args_.peers, *exchange->window_, {start, start, start});
     exchange->dispatch_epoch_ = exchange->combine_epoch_ = start;
     exchange->base_ = exchange->args_.peers.local;
     exchange->open_ = true;
@@ -183,7 +189,7 @@ Routing Exchange::make_routing() {
 
 void Exchange::check() {
     require_open("check");
-    guard_.check();
+    guard_->check();
 }
 
 void Exchange::synchronize(cudaStream_t stream) {
@@ -193,12 +199,13 @@ void Exchange::synchronize(cudaStream_t stream) {
     if (comm_stream_ != nullptr)
         wait_stream(comm_stream_, limit_ns, "Exchange::synchronize", rank());
     wait_stream(stream, limit_ns, "Exchange::synchronize", rank());
+    activity_.drained(stream);
     check();
     core_->communicator->check_async_error();
 }
 
 Health Exchange::health() const {
-    Health health = guard_.health();
+    Health health = guard_->health();
     if (!open_ || !core_->communicator->is_open()) health.state = HealthState::closed;
     return health;
 }
@@ -207,7 +214,7 @@ GroupReport Exchange::recover() {
     require_open("recover");
     const DeviceGuard device(core_->communicator->device(), rank());
     StepPosition position;
-    GroupReport report = guard_.recover(captured_parity_, &position);
+    GroupReport report = guard_->recover(captured_parity_, &position);
     dispatch_epoch_ = position.dispatch;
     combine_epoch_ = position.combine;
     captured_dispatches_ = 0;
@@ -245,20 +252,33 @@ void Exchange::release() noexcept {
     tensors_ = DeviceBuffer<std::byte>();
 }
 
+void Exchange::abort() noexcept {
+    if (!open_) return;
+    const bool in_use = busy() || core_->side_stream_stuck || core_->communicator->abort_pending();
+    if (in_use) {
+        ++core_->leftover_count;
+        leftovers_->core = core_;
+        leftovers_->device_comm = std::move(device_comm_);
+        leftovers_->window = std::move(window_);
+        leftovers_->guard = guard_;
+        leftovers_->tensors = std::move(tensors_);
+        leftovers_->before = std::move(before_);
+        leftovers_->after = std::move(after_);
+        keep_leftovers(std::move(leftovers_));
+    }
+    release();
+}
+
 void Exchange::close() {
     if (!open_) return;
     if (!core_->communicator->is_open()) {
-        release();  // this rank has given up: it waits for nobody
+        abort();  // this rank has given up: it waits for nobody
         return;
     }
     const DeviceGuard guard(core_->communicator->device(), rank());
     core_->wait_for_all("the end of the Exchange");
     window_->close();
     device_comm_->close();
-    release();
-}
-
-void Exchange::abort() noexcept {
     release();
 }
 

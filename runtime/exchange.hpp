@@ -15,6 +15,7 @@
 #include "host/cuda/stream.hpp"
 #include "host/nccl/device_communicator.hpp"
 #include "host/nccl/symmetric_window.hpp"
+#include "runtime/activity.hpp"
 #include "runtime/config.hpp"
 #include "runtime/health.hpp"
 #include "runtime/plan.hpp"
@@ -24,6 +25,8 @@
 #include "runtime/step_guard.hpp"
 
 namespace gimlet {
+
+struct Leftovers;
 
 /// Device pointers of one rank's tokens. With token_count = 0 every pointer may be null.
 struct DispatchInputs {
@@ -218,9 +221,12 @@ class Exchange {
 
     /// Collective; waits for the device; a second call does nothing.
     void close();
-    /// Local: frees what can be freed without the others; never throws. The caller makes sure that
-    /// no kernel runs.
+    /// Local; never throws, never waits. What kernels that were queued may still use is freed
+    /// later: see Runtime::abort().
     void abort() noexcept;
+    /// For the Runtime. Kernels may still run, as far as the host knows.
+    bool busy() const noexcept { return activity_.busy() || ever_captured_; }
+    void note_idle() noexcept { activity_.device_idle(); }
 
   private:
     Exchange(std::shared_ptr<RuntimeCore> core, Plan plan);
@@ -273,7 +279,9 @@ class Exchange {
     std::uint64_t id_ = 0;
     std::unique_ptr<DeviceCommunicator> device_comm_;
     std::unique_ptr<SymmetricWindow> window_;
-    StepGuard guard_;
+    std::shared_ptr<StepGuard> guard_;
+    Activity activity_;
+    std::unique_ptr<Leftovers> leftovers_;  // empty: abort() must not allocate
     ExchangeArgs args_{};
     std::byte* base_ = nullptr;        // the window as kernels see it
     DeviceBuffer<std::byte> tensors_;  // Sync::fifo: the library's own rows and answers

@@ -74,10 +74,12 @@ cudaStream_t Exchange::fork(cudaStream_t stream) {
         after_.make_wait(comm_stream_ == nullptr ? stream : comm_stream_);
         left_behind_ = false;
     }
+    activity_.note(stream);
     if (comm_stream_ == nullptr || comm_stream_ == stream) return stream;
     before_.record(stream);
     before_.make_wait(comm_stream_);
     unjoined_ = true;
+    activity_.note(comm_stream_);
     return comm_stream_;
 }
 
@@ -264,7 +266,7 @@ void Exchange::check_or_refuse(Check check, Refuse refuse) {
     } catch (const Error& error) {
         if (in_capture_) throw;
         refuse();
-        guard_.fail(error.code(), error.message());
+        guard_->fail(error.code(), error.message());
     }
 }
 
@@ -339,13 +341,13 @@ HostCounts Exchange::wait_for_counts(const Routing& routing, cudaStream_t stream
     // Replays advance the device's epochs unseen: then only the end of the stream tells that this
     // step is done.
     const auto ready = [&] {
-        return guard_.failed() || (!ever_captured_ && load_acquire(epoch) == wanted);
+        return guard_->failed() || (!ever_captured_ && load_acquire(epoch) == wanted);
     };
     const auto limit_ns = core_->host_limit_ns;
     const PollResult result = poll_stream(stream, limit_ns, ready, "dispatch, host counts", rank());
     check();
     if (result == PollResult::timeout) {
-        guard_.fail(
+        guard_->fail(
             ErrorCode::timeout,
             fmt::format(
                 "dispatch: no host counts of epoch {} after {} (seen {}), and no report from "
@@ -356,7 +358,7 @@ HostCounts Exchange::wait_for_counts(const Routing& routing, cudaStream_t stream
     const bool right =
         ever_captured_ ? seen % kBufferCount == wanted % kBufferCount : seen == wanted;
     if (in_place() && !right) {
-        guard_.fail(
+        guard_->fail(
             ErrorCode::invalid_usage,
             fmt::format("dispatch: the device is at epoch {}, the host expected {}{}", seen, wanted,
                         ever_captured_ ? " (or the same parity); between capture and "
@@ -458,6 +460,7 @@ void Exchange::unpack(const Routing& routing, const UnpackOutputs& outputs, cuda
     args.out_source = outputs.source;
     args.token_layout = plan_.token_layout;
     args.out_capacity = outputs.capacity;
+    activity_.note(stream);
     cuda_check(launch_unpack(args, plan_.sm_budget, stream), "launch_unpack", rank());
 }
 
@@ -512,6 +515,7 @@ void Exchange::pack(const void* rows, const Routing& routing, cudaStream_t strea
     args.epochs = reinterpret_cast<const EpochWords*>(base_ + plan_.workspace.epochs);
     args.step = routing.view_.step;
     args.row_bytes = plan_.combine_row_bytes;
+    activity_.note(stream);
     cuda_check(launch_pack(args, plan_.sm_budget, stream), "launch_pack", rank());
 }
 

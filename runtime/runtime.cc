@@ -139,14 +139,33 @@ PeerHandles make_peer_handles(const Topology& topology, const DeviceCommunicator
     return peers;
 }
 
-void RuntimeCore::wait_for_all(const char* what) const {
+void RuntimeCore::wait_for_all(const char* what) {
     std::exception_ptr failure;
     try {
         cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", rank());
+        note_idle();
     } catch (...) {
         failure = std::current_exception();
     }
     check_all_succeeded(*bootstrap, what, failure);
+    free_leftovers(Peers::settled);
+}
+
+void RuntimeCore::free_leftovers(Peers peers) const {
+    const DeviceGuard guard(communicator->device(), rank());
+    (void)gimlet::free_leftovers(device.uuid, peers == Peers::settled ? this : nullptr, rank());
+}
+
+bool RuntimeCore::busy() const noexcept {
+    return side_stream_stuck || barrier_activity.busy() || leftover_count.load() > 0 ||
+           std::any_of(open_exchanges.begin(), open_exchanges.end(),
+                       [](const Exchange* exchange) { return exchange->busy(); });
+}
+
+void RuntimeCore::note_idle() noexcept {
+    side_stream_stuck = false;
+    barrier_activity.device_idle();
+    for (Exchange* exchange : open_exchanges) exchange->note_idle();
 }
 
 std::vector<int> RuntimeCore::excluded_ranks() const {
@@ -177,7 +196,8 @@ void RuntimeCore::release_barrier() {
     if (barrier_device_comm != nullptr) barrier_device_comm->close();
 }
 
-Runtime::Runtime(std::shared_ptr<RuntimeCore> core) : core_(std::move(core)) {}
+Runtime::Runtime(std::shared_ptr<RuntimeCore> core)
+    : core_(std::move(core)), leftovers_(std::make_unique<Leftovers>()) {}
 
 std::unique_ptr<Runtime> Runtime::create(std::shared_ptr<Bootstrap> bootstrap,
                                          const RuntimeConfig& config) {
@@ -215,6 +235,7 @@ std::unique_ptr<Runtime> Runtime::finish(std::shared_ptr<RuntimeCore> core,
             core->device = query_device_info(core->communicator->device(), core->rank());
             if (const std::string fault = device_fault(core->device); !fault.empty())
                 raise_text(ErrorCode::not_supported, core->rank(), fault);
+            core->free_leftovers(RuntimeCore::Peers::busy);
         } catch (...) {
             failure = std::current_exception();
         }
@@ -294,6 +315,7 @@ void Runtime::barrier(cudaStream_t stream, std::int32_t repeat_count,
         args.peers.deadline_ns = *deadline_ns;
         core_->allow_for(*deadline_ns);
     }
+    core_->barrier_activity.note(stream);
     cuda_check(launch_barrier(args, core_->barrier_shape, stream), "launch_barrier", rank());
     core_->barrier_count += static_cast<std::uint64_t>(repeat_count);
 }
@@ -301,6 +323,7 @@ void Runtime::barrier(cudaStream_t stream, std::int32_t repeat_count,
 void Runtime::synchronize(cudaStream_t stream) {
     core_->require_open("Runtime::synchronize");
     wait_stream(stream, core_->host_limit_ns, "Runtime::synchronize", rank());
+    core_->barrier_activity.drained(stream);
     require_open();
     core_->communicator->check_async_error();
 }
@@ -349,8 +372,15 @@ GroupReport Runtime::exclude(std::span<const int> ranks, std::shared_ptr<Bootstr
         members.push_back(static_cast<int>(i));
         left.push_back(world);
     }
-    if (left.size() == core_->live_ranks.size()) return recover();
-    if (survivors == nullptr) survivors = core_->bootstrap->survivors(members);
+    const bool nobody = left.size() == core_->live_ranks.size();
+    if (survivors == nullptr) {
+        try {
+            survivors = core_->bootstrap->survivors(members);
+        } catch (const Error& error) {
+            if (!nobody || error.code() != ErrorCode::not_supported) throw;
+        }
+    }
+    if (nobody) return recover();
     const auto me = std::find(left.begin(), left.end(), rank()) - left.begin();
     if (survivors->size() != static_cast<int>(left.size()) || survivors->rank() != me) {
         raise(ErrorCode::invalid_argument, rank(),
@@ -383,7 +413,20 @@ void Runtime::close() {
 }
 
 void Runtime::abort() noexcept {
-    if (core_->communicator != nullptr) core_->communicator->abort();
+    if (core_->communicator == nullptr || !core_->communicator->is_open()) return;
+    if (!core_->busy()) {
+        core_->communicator->abort();
+        return;
+    }
+    // NCCL would take its memory away below kernels that run.
+    core_->communicator->begin_abort();
+    leftovers_->core = core_;
+    keep_leftovers(std::move(leftovers_));
+}
+
+int Runtime::reclaim() {
+    const int device = current_device();
+    return free_leftovers(query_device_info(device).uuid, nullptr, kNoRank);
 }
 
 }  // namespace gimlet

@@ -22,6 +22,7 @@
 namespace gimlet {
 
 class Exchange;
+struct Leftovers;
 struct RuntimeCore;
 
 /// One rank's membership. Collective functions come in the same order on every rank; each rank's
@@ -85,7 +86,8 @@ class Runtime {
     /// `survivors` is a bootstrap of those that are left, in the old order; null = the Runtime's
     /// own makes one (Error(not_supported) if it cannot, and while a hybrid Exchange is open).
     /// Afterwards no new Exchange can be created, and close() aborts the communicator. Naming no
-    /// rank that is left is the same as recover().
+    /// rank that is left is the same as recover(). Ranks that name different ones hear it at once
+    /// (Error(config_mismatch) with both lists); nothing has changed then.
     GroupReport exclude(std::span<const int> ranks, std::shared_ptr<Bootstrap> survivors = nullptr);
     /// World ranks that are left, ascending.
     const std::vector<int>& live_ranks() const noexcept;
@@ -93,8 +95,14 @@ class Runtime {
     /// Collective; a second call does nothing. Error(invalid_usage) with their number if Exchanges
     /// are open.
     void close();
-    /// Local; never throws.
+    /// Local; never throws, never waits. While kernels may still run, memory and NCCL's
+    /// communicator stay as they are. They are freed once the device is idle: by the next create(),
+    /// adopt(), recover() or close() of a Runtime or an Exchange on it, or by reclaim().
     void abort() noexcept;
+    /// Local. Waits for the current device, for ever if a step without a deadline hangs there, and
+    /// frees what abort() of Runtimes and Exchanges has left on it. Returns the number of objects.
+    /// What an Exchange over GIN has left stays until its Runtime is aborted, recovered or closed.
+    static int reclaim();
 
     /// For objects made on this Runtime.
     const std::shared_ptr<RuntimeCore>& core() const noexcept { return core_; }
@@ -106,6 +114,7 @@ class Runtime {
     void require_open() const;
 
     std::shared_ptr<RuntimeCore> core_;
+    std::unique_ptr<Leftovers> leftovers_;  // empty: abort() must not allocate
 };
 
 }  // namespace gimlet

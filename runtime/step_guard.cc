@@ -69,7 +69,9 @@ GroupReport StepGuard::collect_reports() const {
         const cudaStream_t stream = core_->side_stream.get();
         cuda_check(launch_collect(args, stream), "launch_collect", peers_.rank);
         // The kernel ends by itself; only work that leaves it no room on the GPU can keep it.
+        core_->side_stream_stuck = true;
         wait_stream(stream, host_deadline_ns(kReportGraceNs), "the report board", peers_.rank);
+        core_->side_stream_stuck = false;
         for (std::size_t r = 0; r < records.size(); ++r) records[r] = read_device_error(host + r);
     } catch (const Error& error) {
         log(LogLevel::warn, peers_.rank, "the other ranks' reports are missing: {}",
@@ -152,11 +154,13 @@ GroupReport StepGuard::recover(const CapturedParity& captured, StepPosition* pos
     Testimony mine{};
     try {
         cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", peers_.rank);
+        core_->note_idle();
         mine = {error_ ? *error_ : record_[0], device_position(), captured, fence_};
     } catch (...) {
         failure = std::current_exception();
     }
     check_all_succeeded(bootstrap, "the wait for the device before a recovery", failure);
+    core_->free_leftovers(RuntimeCore::Peers::settled);
     const auto all = bootstrap.all_gather_values(mine);
 
     std::vector<std::optional<DeviceError>> records(static_cast<std::size_t>(peers_.rank_count));

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "host/base/checked_math.hpp"
+#include "host/base/env.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/log.hpp"
 #include "host/base/text.hpp"
@@ -67,6 +68,10 @@ std::vector<std::string> unpack_parts(std::string_view packed) {
 }
 
 }  // namespace
+
+std::uint64_t bootstrap_timeout_ns() {
+    return static_cast<std::uint64_t>(env_int(EnvVar::bootstrap_timeout_ms)) * 1'000'000;
+}
 
 Bootstrap::Bootstrap(int rank, int size) : rank_(rank), size_(size) {
     if (size < 1) {

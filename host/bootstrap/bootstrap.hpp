@@ -20,6 +20,10 @@ namespace gimlet {
 /// Colour of a rank that takes no part in a split.
 inline constexpr int kNoColor = -1;
 
+/// Longest wait of a collective call: GIMLET_BOOTSTRAP_TIMEOUT_MS in nanoseconds. Raises
+/// Error(invalid_argument) if that is no number.
+std::uint64_t bootstrap_timeout_ns();
+
 /// One rank's view of a group. Collective calls must come in the same order on every rank; one
 /// object serves one thread at a time. Any failure (a deadline, a dead peer) raises; the object is
 /// then unusable.
@@ -44,8 +48,9 @@ class Bootstrap {
     virtual std::unique_ptr<Bootstrap> split(int color, int key) = 0;
 
     /// Collective over `ranks` alone (ascending, this rank among them), while the others may be
-    /// dead. Works on an object whose collective calls have failed. At most once for the same
-    /// ranks. Raises Error(not_supported) where the kind of bootstrap cannot.
+    /// dead. Works on an object whose collective calls have failed. Raises Error(config_mismatch)
+    /// at once, with both lists, if one of `ranks` names others, and Error(not_supported) where the
+    /// kind of bootstrap cannot.
     virtual std::unique_ptr<Bootstrap> survivors(std::span<const int> ranks);
 
     // Conveniences on top of the three, all collective.

@@ -47,6 +47,17 @@ class CallbackBootstrap final : public Bootstrap {
         return child;
     }
 
+    std::unique_ptr<Bootstrap> survivors(std::span<const int> ranks) override {
+        if (!callbacks_.survivors) return Bootstrap::survivors(ranks);
+        std::unique_ptr<Bootstrap> child;
+        guarded("survivors", [&] { child = callbacks_.survivors(ranks); });
+        if (child == nullptr) {
+            raise(ErrorCode::invalid_argument, rank(),
+                  "callback bootstrap: the survivors callback returned null");
+        }
+        return child;
+    }
+
   private:
     template <typename Call>
     void guarded(const char* name, const Call& call) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "host/bootstrap/bootstrap.hpp"
 
@@ -19,6 +20,8 @@ struct BootstrapCallbacks {
     std::function<void()> barrier;
     /// Optional; without it split raises Error(not_supported).
     std::function<std::unique_ptr<Bootstrap>(int color, int key)> split;
+    /// Optional; without it survivors raises Error(not_supported).
+    std::function<std::unique_ptr<Bootstrap>(std::span<const int> ranks)> survivors;
 };
 
 /// Raises Error(invalid_argument) for a missing all_gather or a rank outside 0..size-1. An

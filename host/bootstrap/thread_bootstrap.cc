@@ -7,20 +7,33 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "host/base/checked_math.hpp"
 #include "host/base/deadline.hpp"
-#include "host/base/env.hpp"
 #include "host/base/text.hpp"
+#include "host/bootstrap/meeting.hpp"
 
 namespace gimlet {
 
 namespace {
 using Clock = std::chrono::steady_clock;
 }  // namespace
+
+/// Where those that are left of a group meet, and of the groups that were left of it before.
+struct Meeting {
+    std::mutex mutex;
+    std::condition_variable changed;
+    Proposals proposals;  // ranks are those of the first group
+    struct Group {
+        std::shared_ptr<ThreadGroup> threads;
+        std::size_t taken = 0;
+    };
+    std::map<std::vector<int>, Group> groups;
+};
 
 // One all-gather at a time. A round has two halves: everybody brings a part; everybody takes all
 // parts. The next round may begin when the last has taken.
@@ -39,7 +52,8 @@ struct ThreadGroup::State {
     std::optional<std::string> failure;
     ErrorCode failure_code = ErrorCode::peer_failed;
     std::map<std::pair<std::uint64_t, int>, std::shared_ptr<ThreadGroup>> children;
-    std::map<std::vector<int>, std::shared_ptr<ThreadGroup>> survivors;
+    std::shared_ptr<Meeting> meeting;
+    std::vector<int> names;  // in the meeting
 
     void fail(ErrorCode code, const std::string& reason) {
         if (!failure) {
@@ -178,17 +192,43 @@ std::unique_ptr<Bootstrap> ThreadBootstrap::split(int color, int key) {
 }
 
 std::unique_ptr<Bootstrap> ThreadBootstrap::survivors(std::span<const int> ranks) {
-    const auto me = std::find(ranks.begin(), ranks.end(), rank());
-    std::shared_ptr<ThreadGroup> group;
-    {
-        ThreadGroup::State& state = *group_->state_;
-        const std::lock_guard lock(state.mutex);
-        auto& entry = state.survivors[std::vector<int>(ranks.begin(), ranks.end())];
-        if (entry == nullptr)
-            entry = ThreadGroup::create(static_cast<int>(ranks.size()), state.options);
-        group = entry;
+    const ThreadGroup::State& state = *group_->state_;
+    Meeting& meeting = *state.meeting;
+    const auto name = [&](int r) { return state.names[static_cast<std::size_t>(r)]; };
+    std::vector<int> left;
+    for (const int r : ranks) left.push_back(name(r));
+    const int me = name(rank());
+    std::unique_lock lock(meeting.mutex);
+    meeting.proposals.put(me, {meeting.proposals.next_attempt(me), left});
+    meeting.changed.notify_all();
+    const auto deadline = deadline_after(state.options.timeout_ns);
+    while (true) {
+        const std::vector<int> missing = meeting.proposals.missing(me);
+        if (missing.empty()) break;
+        if (Clock::now() >= deadline) {
+            raise(ErrorCode::timeout, rank(),
+                  "ranks that are left: rank {} did not say within {} who is left; it may have "
+                  "failed, too (GIMLET_BOOTSTRAP_TIMEOUT_MS raises the limit)",
+                  format_ranks(missing), format_duration_ns(state.options.timeout_ns));
+        }
+        if (state.options.idle) {
+            lock.unlock();
+            state.options.idle();
+            lock.lock();
+        } else {
+            meeting.changed.wait_until(lock, deadline);
+        }
     }
-    return group->member(static_cast<int>(me - ranks.begin()));
+    auto& entry = meeting.groups[left];
+    if (entry.threads == nullptr) {
+        entry.threads = ThreadGroup::create(static_cast<int>(ranks.size()), state.options);
+        entry.threads->state_->meeting = state.meeting;
+        entry.threads->state_->names = left;
+    }
+    const std::shared_ptr<ThreadGroup> group = entry.threads;
+    if (++entry.taken == left.size()) meeting.groups.erase(left);
+    const auto at = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
+    return group->member(static_cast<int>(at));
 }
 
 ThreadGroup::ThreadGroup(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -204,9 +244,11 @@ std::shared_ptr<ThreadGroup> ThreadGroup::create(int size, ThreadGroupOptions op
     state->size = size;
     state->options = std::move(options);
     if (state->options.timeout_ns == 0) {
-        state->options.timeout_ns =
-            static_cast<std::uint64_t>(env_int(EnvVar::bootstrap_timeout_ms)) * 1'000'000;
+        state->options.timeout_ns = bootstrap_timeout_ns();
     }
+    state->meeting = std::make_shared<Meeting>();
+    state->names.resize(static_cast<std::size_t>(size));
+    std::iota(state->names.begin(), state->names.end(), 0);
     state->member_given.resize(static_cast<std::size_t>(size), false);
     state->arrived.resize(static_cast<std::size_t>(size), false);
     return std::shared_ptr<ThreadGroup>(new ThreadGroup(std::move(state)));

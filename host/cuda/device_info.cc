@@ -75,6 +75,7 @@ DeviceInfo query_device_info(int device, int rank) {
     DeviceInfo info;
     info.device = device;
     info.name = properties.name;
+    info.uuid.assign(properties.uuid.bytes, sizeof properties.uuid.bytes);
     info.memory_bytes = properties.totalGlobalMem;
     info.sm_count = attribute(cudaDevAttrMultiProcessorCount, device, rank);
     info.l2_bytes = static_cast<std::uint64_t>(attribute(cudaDevAttrL2CacheSize, device, rank));

@@ -13,6 +13,7 @@ namespace gimlet {
 struct DeviceInfo {
     int device = -1;  ///< CUDA ordinal in this process
     std::string name;
+    std::string uuid;        ///< its bytes
     std::string pci_bus_id;  ///< identifies the GPU on its host; "" if unknown
     int sm_count = 0;
     int shared_optin_bytes = 0;  ///< most dynamic shared memory of one block

@@ -190,6 +190,7 @@ class EngineCore {
     ~EngineCore();
 
     Engine& engine() { return engine_; }
+    uint64_t serial() const { return serial_; }  ///< no other machine of this process has it
 
     // ---- scheduling (called in fibers)
     void yield(const char* what);
@@ -339,6 +340,8 @@ class EngineCore {
     void warp_lane_left(Warp& warp);
     void load_cta(Cta* next);
 
+    static inline std::atomic<uint64_t> made_{0};
+    const uint64_t serial_ = ++made_;
     Engine engine_;
     Task hub_;
     Task* current_ = &hub_;

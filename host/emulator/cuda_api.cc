@@ -250,7 +250,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
         *properties = cudaDeviceProp{};
         cudaDeviceProp& p = *properties;
         std::snprintf(p.name, sizeof(p.name), "Gimlet emulated GPU");
+        const uint64_t serial = core.serial();
         std::memcpy(p.uuid.bytes, &device, sizeof(device));
+        std::memcpy(p.uuid.bytes + 8, &serial, sizeof(serial));
         p.totalGlobalMem = kDeviceMemoryBytes;
         p.sharedMemPerBlock = kSharedDefaultMax;
         p.regsPerBlock = value(cudaDevAttrMaxRegistersPerBlock);

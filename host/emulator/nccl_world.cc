@@ -373,6 +373,9 @@ ncclResult_t map_window(ncclComm* comm, ncclWindow_vidmem* window, uint32_t roun
             }
             base = memory->base + theirs.offset;
             window->mappings.push_back(std::move(memory));
+        } else if (rank != comm->rank) {
+            // As with a mapping of another process: the memory stays while somebody has it.
+            window->mappings.push_back(comm->world->find_allocation(base, theirs.bytes));
         }
         window->bases.push_back(base);
         window->sizes.push_back(theirs.bytes);

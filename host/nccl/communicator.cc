@@ -224,7 +224,10 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key,
 }
 
 Communicator::~Communicator() {
-    if (!state_->is_open()) return;
+    if (!state_->is_open()) {
+        finish_abort();
+        return;
+    }
     if (state_->ownership() == Ownership::owned) {
         log(LogLevel::warn, state_->rank(),
             "communicator destroyed without close(); it is aborted, because close() would wait for "
@@ -294,10 +297,22 @@ void Communicator::close() {
 }
 
 void Communicator::abort() noexcept {
-    const ncclComm_t comm = state_->raw_comm();
+    begin_abort();
+    finish_abort();
+}
+
+void Communicator::begin_abort() noexcept {
     if (!state_->leave_open(CommunicatorState::Phase::aborted)) return;
-    if (state_->ownership() == Ownership::adopted) return;
-    nccl_warn(ncclCommAbort(comm), "ncclCommAbort", rank());
+    if (state_->ownership() == Ownership::owned) state_->abort_begun = true;
+}
+
+bool Communicator::abort_pending() const noexcept {
+    return state_->abort_begun.load();
+}
+
+void Communicator::finish_abort() noexcept {
+    if (state_->abort_begun.exchange(false))
+        nccl_warn(ncclCommAbort(state_->raw_comm()), "ncclCommAbort", rank());
 }
 
 std::string no_symmetric_memory_reason(const CommunicatorProperties& properties) {

@@ -91,6 +91,11 @@ class Communicator {
 
     /// Local; never throws. Ends an owned communicator without the others; lets an adopted one go.
     void abort() noexcept;
+    /// abort() in two halves, for while kernels use NCCL's memory: from the first on the
+    /// communicator is closed to its users; the second, or the destructor, tells NCCL.
+    void begin_abort() noexcept;
+    void finish_abort() noexcept;
+    bool abort_pending() const noexcept;  ///< between the two
 
     /// For objects made on this communicator.
     const std::shared_ptr<CommunicatorState>& state() const noexcept { return state_; }

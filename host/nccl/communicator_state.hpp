@@ -38,6 +38,7 @@ class CommunicatorState {
     CommunicatorProperties properties;
     std::atomic<int> window_count{0};
     std::atomic<int> device_comm_count{0};
+    std::atomic<bool> abort_begun{false};  // and NCCL does not know yet
 
   private:
     ncclComm_t comm_;

@@ -43,7 +43,8 @@ void add_stream_cases(std::vector<Case>* cases) {
     add("one slot, many more tokens than slots", [](CaseContext& context) {
         StepPlan plan = stream_plan(context.size());
         plan.config.chunks.nvl_recv = plan.config.chunks.nvl_send = 1;
-        plan.config.max_tokens = plan.routing.token_count = 300;
+        // Each row is a turn from process to process, and each turn may cost a time slice.
+        plan.config.max_tokens = plan.routing.token_count = context.repeats(300, 40);
         plan.steps = 2;
         run_steps(context, plan);
     });

@@ -62,6 +62,9 @@ MoeConfig read_moe_config(const gimlet_moe_config* config) {
     to.ready_rows = from.ready_rows;
     to.chunks.nvl_recv = from.ring_rows;
     to.chunks.nvl_send = from.send_rows;
+    to.chunks.num_sms = from.ring_sm_budget;
+    to.chunks.rdma_recv = from.rail_ring_rows;
+    to.chunks.rdma_send = from.rail_send_rows;
     return to;
 }
 
@@ -83,6 +86,16 @@ const char* gimlet_git_hash(void) {
 
 const char* gimlet_backend(void) {
     return backend_name();
+}
+
+gimlet_status gimlet_fail(gimlet_status status, const char* text) {
+    return guarded(__func__, [&] {
+        if (status < GIMLET_INVALID_ARGUMENT || status > GIMLET_INTERNAL) {
+            raise(ErrorCode::invalid_argument, kNoRank, "status is {}; it must be {}..{}", status,
+                  static_cast<int>(GIMLET_INVALID_ARGUMENT), static_cast<int>(GIMLET_INTERNAL));
+        }
+        raise_text(static_cast<ErrorCode>(status), kNoRank, &require_pointer(text, "text"));
+    });
 }
 
 gimlet_status gimlet_set_log_level(gimlet_log_level level) {

@@ -2,9 +2,13 @@
 // C ABI: how ranks find each other.
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "host/bootstrap/callback_bootstrap.hpp"
+#include "host/bootstrap/message_bootstrap.hpp"
 #include "runtime/capi/objects.hpp"
 
 using namespace gimlet;
@@ -29,6 +33,7 @@ class Callbacks {
     }
     void barrier() const { check("barrier", from_.barrier(from_.context)); }
     std::unique_ptr<Bootstrap> split(int color, int key) const;
+    std::unique_ptr<Bootstrap> survivors(std::span<const int> ranks) const;
 
   private:
     void check(const char* name, int result) const {
@@ -69,6 +74,70 @@ std::unique_ptr<Bootstrap> Callbacks::split(int color, int key) const {
     return std::make_unique<SharedBootstrap>(Bootstraps::get().remove(child));
 }
 
+std::unique_ptr<Bootstrap> Callbacks::survivors(std::span<const int> ranks) const {
+    const std::vector<int32_t> left(ranks.begin(), ranks.end());
+    gimlet_bootstrap* child = nullptr;
+    check("survivors",
+          from_.survivors(from_.context, left.data(), static_cast<int32_t>(left.size()), &child));
+    if (child == nullptr) return nullptr;
+    return std::make_unique<SharedBootstrap>(Bootstraps::get().remove(child));
+}
+
+/// Messages by the caller's callbacks.
+class CallbackTransport final : public MessageTransport {
+  public:
+    explicit CallbackTransport(const gimlet_message_callbacks& from)
+        : MessageTransport(from.rank, from.size), from_(from) {}
+    ~CallbackTransport() override {
+        if (owned_ && from_.release != nullptr) from_.release(from_.context);
+    }
+    /// From now on `release` is called.
+    void own() { owned_ = true; }
+
+    void send(int peer, int tag, std::span<const std::byte> data) override {
+        check("send", from_.send(from_.context, peer, tag, data.data(), data.size()));
+    }
+    bool sent(int peer) override {
+        int32_t done = 0;
+        check("sent", from_.sent(from_.context, peer, &done));
+        return done != 0;
+    }
+    std::optional<std::vector<std::byte>> receive(int peer, int tag) override {
+        int32_t found = 0;
+        std::size_t bytes = 0;
+        check("probe", from_.probe(from_.context, peer, tag, &found, &bytes));
+        if (found == 0) return std::nullopt;
+        std::vector<std::byte> data(bytes);
+        check("receive", from_.receive(from_.context, peer, tag, data.data(), bytes));
+        return data;
+    }
+
+  private:
+    void check(const char* name, int result) const {
+        if (result == 0) return;
+        raise(ErrorCode::system, from_.rank, "the callback {} returned {}", name, result);
+    }
+
+    gimlet_message_callbacks from_;
+    bool owned_ = false;
+};
+
+std::unique_ptr<Bootstrap> make_bootstrap(const gimlet_message_callbacks& from) {
+    const auto need = [&](const char* name, bool given) {
+        if (!given) raise(ErrorCode::invalid_argument, from.rank, "the callback {} is null", name);
+    };
+    need("send", from.send != nullptr);
+    need("sent", from.sent != nullptr);
+    need("probe", from.probe != nullptr);
+    need("receive", from.receive != nullptr);
+    const auto transport = std::make_shared<CallbackTransport>(from);
+    MessageBootstrapOptions options;
+    options.timeout_ns = from.timeout_ns;
+    auto made = make_message_bootstrap(transport, options);
+    transport->own();
+    return made;
+}
+
 std::unique_ptr<Bootstrap> make_bootstrap(const gimlet_bootstrap_callbacks& from) {
     const auto shared = std::make_shared<Callbacks>(from);
     BootstrapCallbacks callbacks;
@@ -82,6 +151,11 @@ std::unique_ptr<Bootstrap> make_bootstrap(const gimlet_bootstrap_callbacks& from
     if (from.barrier != nullptr) callbacks.barrier = [shared] { shared->barrier(); };
     if (from.split != nullptr) {
         callbacks.split = [shared](int color, int key) { return shared->split(color, key); };
+    }
+    if (from.survivors != nullptr) {
+        callbacks.survivors = [shared](std::span<const int> ranks) {
+            return shared->survivors(ranks);
+        };
     }
     auto made = make_callback_bootstrap(std::move(callbacks));
     shared->own();
@@ -105,6 +179,20 @@ gimlet_status gimlet_bootstrap_create(const gimlet_bootstrap_callbacks* callback
         const auto from = read_struct(callbacks, gimlet_bootstrap_callbacks_init(), "callbacks");
         out = Bootstraps::get().add(make_bootstrap(from));
     });
+}
+
+gimlet_status gimlet_bootstrap_create_messages(const gimlet_message_callbacks* callbacks,
+                                               gimlet_bootstrap** bootstrap) {
+    return guarded(__func__, [&] {
+        auto& out = require_pointer(bootstrap, "bootstrap");
+        const auto from = read_struct(callbacks, gimlet_message_callbacks_init(), "callbacks");
+        out = Bootstraps::get().add(make_bootstrap(from));
+    });
+}
+
+gimlet_status gimlet_bootstrap_timeout_ns(uint64_t* timeout_ns) {
+    return guarded(__func__,
+                   [&] { require_pointer(timeout_ns, "timeout_ns") = bootstrap_timeout_ns(); });
 }
 
 gimlet_status gimlet_bootstrap_rank(gimlet_bootstrap* bootstrap, int32_t* rank, int32_t* size) {
@@ -140,6 +228,31 @@ gimlet_status gimlet_bootstrap_split(gimlet_bootstrap* bootstrap, int32_t color,
         auto& out = require_pointer(child, "child");
         auto made = object->split(color, key);
         out = made == nullptr ? nullptr : Bootstraps::get().add(std::move(made));
+    });
+}
+
+gimlet_status gimlet_bootstrap_survivors(gimlet_bootstrap* bootstrap, const int32_t* ranks,
+                                         int32_t rank_count, gimlet_bootstrap** child) {
+    return guarded(__func__, [&] {
+        const auto object = Bootstraps::get().find(bootstrap);
+        auto& out = require_pointer(child, "child");
+        if (rank_count < 1 || rank_count > object->size()) {
+            raise(ErrorCode::invalid_argument, object->rank(), "rank_count is {}; it must be 1..{}",
+                  rank_count, object->size());
+        }
+        require_pointer(ranks, "ranks");
+        const std::vector<int> left(ranks, ranks + rank_count);
+        bool mine = false;
+        for (std::size_t i = 0; i < left.size(); ++i) {
+            mine = mine || left[i] == object->rank();
+            if (left[i] >= (i == 0 ? 0 : left[i - 1] + 1) && left[i] < object->size()) continue;
+            raise(ErrorCode::invalid_argument, object->rank(),
+                  "ranks[{}] is {}; ranks are ascending and 0..{}", i, left[i], object->size() - 1);
+        }
+        if (!mine)
+            raise(ErrorCode::invalid_argument, object->rank(), "ranks lack this rank {}",
+                  object->rank());
+        out = Bootstraps::get().add(object->survivors(left));
     });
 }
 

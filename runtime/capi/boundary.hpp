@@ -80,6 +80,8 @@ inline constexpr std::size_t kFirstBytes<gimlet_moe_config> = 88;
 template <>
 inline constexpr std::size_t kFirstBytes<gimlet_bootstrap_callbacks> = 56;
 template <>
+inline constexpr std::size_t kFirstBytes<gimlet_message_callbacks> = 72;
+template <>
 inline constexpr std::size_t kFirstBytes<gimlet_health> = 80;
 template <>
 inline constexpr std::size_t kFirstBytes<gimlet_group_report> = 32;

@@ -73,6 +73,9 @@ GIMLET_API const char* gimlet_last_error(void);
 /// Its status and the world rank that it names, -1 if none.
 GIMLET_API gimlet_status gimlet_last_error_status(void);
 GIMLET_API int32_t gimlet_last_error_rank(void);
+/// For code between the library and its user, such as gimlet_mpi.h: keeps `text` as the thread's
+/// newest failure, and returns `status`.
+GIMLET_API gimlet_status gimlet_fail(gimlet_status status, const char* text);
 
 /// Of the library that is loaded: "0.1.0", a commit hash, "emulator" or "cuda". Static storage.
 GIMLET_API const char* gimlet_version(void);
@@ -137,6 +140,7 @@ typedef struct gimlet_runtime_config {
     const char* name;                   ///< in NCCL's log; may be null
     int32_t event_ring;                 ///< 1: kernels note where they are, see gimlet_..._events()
     int32_t padding;
+    uint64_t first_step;  ///< steps and barriers are numbered from the number after it
 } gimlet_runtime_config;
 
 static inline gimlet_runtime_config gimlet_runtime_config_init(void) {
@@ -171,12 +175,16 @@ typedef struct gimlet_moe_config {
     int32_t publish_rows;  ///< hybrid: rows that a rail stream moves on by, 0 = default
     int32_t pre_sum;       ///< hybrid: GIMLET_PRE_SUM_...
     int32_t padding;
-    int32_t sync;        ///< how ranks wait for each other: GIMLET_SYNC_...
-    int32_t tensors;     ///< fifo: whose tensors hold received rows: GIMLET_TENSORS_...
-    int32_t ready_rows;  ///< fifo: rows of a block that is counted by itself, 0 = default
-    int32_t ring_rows;   ///< fifo: rows that one ring holds, 0 = default
-    int32_t send_rows;   ///< fifo: rows between two moves of a ring's tail, 0 = default
-    int32_t more_padding;
+    int32_t sync;            ///< how ranks wait for each other: GIMLET_SYNC_...
+    int32_t tensors;         ///< fifo: whose tensors hold received rows: GIMLET_TENSORS_...
+    int32_t ready_rows;      ///< fifo: rows of a block that is counted by itself, 0 = default
+    int32_t ring_rows;       ///< fifo: rows that one ring holds, 0 = default
+    int32_t send_rows;       ///< fifo: rows between two moves of a ring's tail, 0 = default
+    int32_t ring_sm_budget;  ///< fifo: as sm_budget
+    // fifo, on the rail between LSA teams: ring_rows (a multiple of send_rows, at least twice as
+    // many) and send_rows.
+    int32_t rail_ring_rows;
+    int32_t rail_send_rows;
 } gimlet_moe_config;
 
 static inline gimlet_moe_config gimlet_moe_config_init(void) {
@@ -226,6 +234,10 @@ typedef struct gimlet_bootstrap_callbacks {
     int (*split)(void* context, int32_t color, int32_t key, gimlet_bootstrap** child);
     /// Optional. Called once, when nothing uses `context` any more.
     void (*release)(void* context);
+    /// Optional. Called on `rank_count` ranks alone (ascending, this one among them), when the
+    /// others may be dead. `*child` gets their bootstrap; the library destroys it.
+    int (*survivors)(void* context, const int32_t* ranks, int32_t rank_count,
+                     gimlet_bootstrap** child);
 } gimlet_bootstrap_callbacks;
 
 static inline gimlet_bootstrap_callbacks gimlet_bootstrap_callbacks_init(void) {
@@ -240,6 +252,42 @@ GIMLET_API gimlet_status gimlet_bootstrap_create_single(gimlet_bootstrap** boots
 /// If it fails, `release` is not called.
 GIMLET_API gimlet_status gimlet_bootstrap_create(const gimlet_bootstrap_callbacks* callbacks,
                                                  gimlet_bootstrap** bootstrap);
+
+/// Messages between pairs of ranks, of the embedding program. The library makes collectives with a
+/// deadline of them, which name the ranks that did not come, and bootstraps of survivors. Each
+/// returns 0, or anything else for a failure; none may wait, whatever has become of the other rank.
+typedef struct gimlet_message_callbacks {
+    size_t struct_bytes;
+    void* context;
+    int32_t rank;
+    int32_t size;
+    uint64_t timeout_ns;  ///< longest collective; 0 = gimlet_bootstrap_timeout_ns()
+    /// Takes a copy of `data`. Messages to one peer with one `tag` (0..32767) keep their order.
+    int (*send)(void* context, int32_t peer, int32_t tag, const void* data, size_t bytes);
+    /// `*done` = 1 if every message to `peer` gets there without another call of this rank, else 0.
+    int (*sent)(void* context, int32_t peer, int32_t* done);
+    /// `*found` = 1 and `*bytes` = its size if a message of `peer` with `tag` is here, else 0.
+    int (*probe)(void* context, int32_t peer, int32_t tag, int32_t* found, size_t* bytes);
+    /// Takes the message that probe has found.
+    int (*receive)(void* context, int32_t peer, int32_t tag, void* data, size_t bytes);
+    /// Optional. Called once, when nothing uses `context` any more.
+    void (*release)(void* context);
+} gimlet_message_callbacks;
+
+static inline gimlet_message_callbacks gimlet_message_callbacks_init(void) {
+    gimlet_message_callbacks callbacks = GIMLET_ZEROS;
+    callbacks.struct_bytes = sizeof callbacks;
+    callbacks.size = 1;
+    return callbacks;
+}
+
+/// Local. Of all ranks that the callbacks reach; they carry no other messages. If it fails,
+/// `release` is not called.
+GIMLET_API gimlet_status gimlet_bootstrap_create_messages(const gimlet_message_callbacks* callbacks,
+                                                          gimlet_bootstrap** bootstrap);
+/// Local. GIMLET_BOOTSTRAP_TIMEOUT_MS, in nanoseconds.
+GIMLET_API gimlet_status gimlet_bootstrap_timeout_ns(uint64_t* timeout_ns);
+
 GIMLET_API gimlet_status gimlet_bootstrap_rank(gimlet_bootstrap* bootstrap, int32_t* rank,
                                                int32_t* size);
 /// Collective.
@@ -251,6 +299,12 @@ GIMLET_API gimlet_status gimlet_bootstrap_barrier(gimlet_bootstrap* bootstrap);
 /// null child.
 GIMLET_API gimlet_status gimlet_bootstrap_split(gimlet_bootstrap* bootstrap, int32_t color,
                                                 int32_t key, gimlet_bootstrap** child);
+/// Collective over `rank_count` ranks alone (ascending, this one among them), while the others may
+/// be dead; works on a bootstrap whose collectives have failed. GIMLET_CONFIG_MISMATCH at once if
+/// one of them names other ranks.
+GIMLET_API gimlet_status gimlet_bootstrap_survivors(gimlet_bootstrap* bootstrap,
+                                                    const int32_t* ranks, int32_t rank_count,
+                                                    gimlet_bootstrap** child);
 /// Local. A runtime made on the bootstrap keeps what it needs. Null does nothing.
 GIMLET_API gimlet_status gimlet_bootstrap_destroy(gimlet_bootstrap* bootstrap);
 
@@ -270,7 +324,7 @@ GIMLET_API gimlet_status gimlet_thread_group_destroy(gimlet_thread_group* group)
 
 enum { GIMLET_HEALTH_OPEN = 0, GIMLET_HEALTH_FAILED = 1, GIMLET_HEALTH_CLOSED = 2 };
 
-/// The record of a kernel that gave up; numbers and names: device/abi/device_error.hpp.
+/// The record of a kernel that gave up; numbers: device/abi/device_error.hpp.
 typedef struct gimlet_device_error {
     uint32_t primitive;
     uint32_t fault;
@@ -285,6 +339,11 @@ typedef struct gimlet_device_error {
     uint64_t seen;
     uint64_t elapsed_ns;
 } gimlet_device_error;
+
+/// Names of its numbers, "?" for one that is none. Static storage.
+GIMLET_API const char* gimlet_primitive_name(uint32_t primitive);
+GIMLET_API const char* gimlet_fault_name(uint32_t fault);
+GIMLET_API const char* gimlet_tag_name(uint32_t tag);
 
 typedef struct gimlet_health {
     size_t struct_bytes;
@@ -433,8 +492,12 @@ GIMLET_API gimlet_status gimlet_runtime_live_ranks(gimlet_runtime* runtime, int3
                                                    int32_t rank_capacity, int32_t* rank_count);
 /// Collective; a second call does nothing. GIMLET_INVALID_USAGE while exchanges are open.
 GIMLET_API gimlet_status gimlet_runtime_close(gimlet_runtime* runtime);
-/// Local, for a rank that has given up.
+/// Local, for a rank that has given up; never waits. What kernels may still use is freed once the
+/// device is idle: by the next create, adopt, recover or close on it, or by gimlet_reclaim().
 GIMLET_API gimlet_status gimlet_runtime_abort(gimlet_runtime* runtime);
+/// Local. Waits for the current device and frees what abort calls have left on it. `count` (may be
+/// null) = how many objects.
+GIMLET_API gimlet_status gimlet_reclaim(int32_t* count);
 /// Local, never blocks on peers; aborts what is not closed. Null does nothing.
 GIMLET_API gimlet_status gimlet_runtime_destroy(gimlet_runtime* runtime);
 
@@ -741,7 +804,7 @@ GIMLET_API gimlet_status gimlet_routing_traffic(gimlet_exchange* exchange, gimle
 
 /// Collective; a second call does nothing.
 GIMLET_API gimlet_status gimlet_exchange_close(gimlet_exchange* exchange);
-/// Local, for a rank that has given up. No kernel may run.
+/// Local, for a rank that has given up: see gimlet_runtime_abort().
 GIMLET_API gimlet_status gimlet_exchange_abort(gimlet_exchange* exchange);
 /// Local, never blocks on peers; aborts what is not closed. Null does nothing.
 GIMLET_API gimlet_status gimlet_exchange_destroy(gimlet_exchange* exchange);

@@ -98,6 +98,7 @@ RuntimeConfig read_runtime_config(const gimlet_runtime_config* config) {
     to.barrier_gin_context_count = from.barrier_gin_context_count;
     to.communicator.max_cta_count = from.max_cta_count;
     if (from.name != nullptr) to.communicator.name = from.name;
+    to.first_step = from.first_step;
     if (from.event_ring < 0 || from.event_ring > 1) {
         raise(ErrorCode::invalid_argument, kNoRank, "event_ring is {}; it must be 0 or 1",
               from.event_ring);
@@ -110,6 +111,18 @@ RuntimeConfig read_runtime_config(const gimlet_runtime_config* config) {
 }  // namespace
 
 extern "C" {
+
+const char* gimlet_primitive_name(uint32_t primitive) {
+    return name_of(static_cast<Primitive>(primitive));
+}
+
+const char* gimlet_fault_name(uint32_t fault) {
+    return name_of(static_cast<DeviceFault>(fault));
+}
+
+const char* gimlet_tag_name(uint32_t tag) {
+    return name_of(static_cast<Tag>(tag));
+}
 
 gimlet_status gimlet_runtime_create(gimlet_bootstrap* bootstrap,
                                     const gimlet_runtime_config* config, gimlet_runtime** runtime) {
@@ -274,6 +287,14 @@ gimlet_status gimlet_runtime_close(gimlet_runtime* runtime) {
 
 gimlet_status gimlet_runtime_abort(gimlet_runtime* runtime) {
     return guarded(__func__, [&] { Runtimes::get().find(runtime)->abort(); });
+}
+
+gimlet_status gimlet_reclaim(int32_t* count) {
+    return guarded(__func__, [&] {
+        int32_t* const out = optional_pointer(count, "count");
+        const int freed = Runtime::reclaim();
+        if (out != nullptr) *out = freed;
+    });
 }
 
 gimlet_status gimlet_runtime_destroy(gimlet_runtime* runtime) {

@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "host/base/checked_math.hpp"
+#include "host/bootstrap/meeting.hpp"
 #include "host/emulator/engine.hpp"
 #include "host/emulator/simulation.hpp"
 
@@ -17,12 +20,34 @@ namespace gimlet {
 
 namespace {
 
+struct SimGroup;
+
+/// Where those that are left of a group meet, and of the groups that were left of it before.
+struct SimMeeting {
+    struct Group {
+        std::shared_ptr<SimGroup> ranks;
+        std::size_t taken = 0;
+    };
+    std::mutex mutex;
+    Proposals proposals;  // ranks are those of the first group
+    std::map<std::vector<int>, Group> groups;
+};
+
 /// What the ranks of one group share. All of them are fibers of one thread; the mutex is there for
 /// ThreadSanitizer, to which fibers are threads, and is never held while a fiber waits.
 struct SimGroup {
-    explicit SimGroup(int size) : size(size) {}
+    SimGroup(int size, std::shared_ptr<SimMeeting> meeting, std::vector<int> names)
+        : size(size), meeting(std::move(meeting)), names(std::move(names)) {}
+
+    static std::shared_ptr<SimGroup> first(int size) {
+        std::vector<int> names(static_cast<std::size_t>(size));
+        std::iota(names.begin(), names.end(), 0);
+        return std::make_shared<SimGroup>(size, std::make_shared<SimMeeting>(), std::move(names));
+    }
 
     const int size;
+    const std::shared_ptr<SimMeeting> meeting;
+    const std::vector<int> names;  // in the meeting
     std::mutex mutex;
     int arrived = 0;
     std::size_t part_bytes = 0;
@@ -31,7 +56,6 @@ struct SimGroup {
     std::vector<std::byte> finished[2];
     std::atomic<std::uint64_t> round{0};
     std::map<std::pair<std::uint64_t, int>, std::shared_ptr<SimGroup>> children;
-    std::map<std::vector<int>, std::shared_ptr<SimGroup>> survivors;
 };
 
 class SimBootstrap final : public Bootstrap {
@@ -64,16 +88,42 @@ class SimBootstrap final : public Bootstrap {
         const std::lock_guard lock(group_->mutex);
         // Entries stay until the parent goes: a few bytes a split, and no second round of waiting.
         auto& child = group_->children[{generation, color}];
-        if (child == nullptr) child = std::make_shared<SimGroup>(static_cast<int>(members.size()));
+        if (child == nullptr) child = SimGroup::first(static_cast<int>(members.size()));
         return std::make_unique<SimBootstrap>(child, static_cast<int>(me - members.begin()));
     }
 
     std::unique_ptr<Bootstrap> survivors(std::span<const int> ranks) override {
-        const auto me = std::find(ranks.begin(), ranks.end(), rank());
-        const std::lock_guard lock(group_->mutex);
-        auto& child = group_->survivors[std::vector<int>(ranks.begin(), ranks.end())];
-        if (child == nullptr) child = std::make_shared<SimGroup>(static_cast<int>(ranks.size()));
-        return std::make_unique<SimBootstrap>(child, static_cast<int>(me - ranks.begin()));
+        SimMeeting& meeting = *group_->meeting;
+        const auto name = [&](int r) { return group_->names[static_cast<std::size_t>(r)]; };
+        std::vector<int> left;
+        for (const int r : ranks) left.push_back(name(r));
+        const int me = name(rank());
+        {
+            const std::lock_guard lock(meeting.mutex);
+            meeting.proposals.put(me, {meeting.proposals.next_attempt(me), left});
+        }
+        emu::Engine::get().progress();
+        std::exception_ptr difference;
+        emu::Engine::get().wait("those that are left", [&] {
+            const std::lock_guard lock(meeting.mutex);
+            try {
+                return meeting.proposals.missing(me).empty();
+            } catch (const Error&) {
+                difference = std::current_exception();
+                return true;
+            }
+        });
+        if (difference) std::rethrow_exception(difference);
+        const std::lock_guard lock(meeting.mutex);
+        auto& entry = meeting.groups[left];
+        if (entry.ranks == nullptr) {
+            entry.ranks =
+                std::make_shared<SimGroup>(static_cast<int>(left.size()), group_->meeting, left);
+        }
+        const std::shared_ptr<SimGroup> child = entry.ranks;
+        if (++entry.taken == left.size()) meeting.groups.erase(left);
+        const auto at = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
+        return std::make_unique<SimBootstrap>(child, static_cast<int>(at));
     }
 
   private:
@@ -122,7 +172,7 @@ std::unique_ptr<Bootstrap> make_sim_bootstrap(int rank) {
     }
     const int size = engine.options().ranks;
     std::shared_ptr<SimGroup> mine;
-    if (rank == 0) mine = std::make_shared<SimGroup>(size);
+    if (rank == 0) mine = SimGroup::first(size);
     // One address space: rank 0 shows where its pointer is, and keeps it there until all have
     // copied it.
     const std::shared_ptr<SimGroup>* address = &mine;

@@ -10,15 +10,16 @@
 #define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type " has another size")
 #define NUMBER(name, number) _Static_assert((name) == (number), #name " has another number")
 
-SIZE(gimlet_runtime_config, 40);
+SIZE(gimlet_runtime_config, 48);
 AT(gimlet_runtime_config, struct_bytes, 0);
 AT(gimlet_runtime_config, deadline_ns, 8);
 AT(gimlet_runtime_config, barrier_gin_context_count, 16);
 AT(gimlet_runtime_config, max_cta_count, 20);
 AT(gimlet_runtime_config, name, 24);
 AT(gimlet_runtime_config, event_ring, 32);
+AT(gimlet_runtime_config, first_step, 40);
 
-SIZE(gimlet_moe_config, 128);
+SIZE(gimlet_moe_config, 136);
 AT(gimlet_moe_config, struct_bytes, 0);
 AT(gimlet_moe_config, expert_count, 8);
 AT(gimlet_moe_config, topk, 12);
@@ -46,8 +47,11 @@ AT(gimlet_moe_config, tensors, 108);
 AT(gimlet_moe_config, ready_rows, 112);
 AT(gimlet_moe_config, ring_rows, 116);
 AT(gimlet_moe_config, send_rows, 120);
+AT(gimlet_moe_config, ring_sm_budget, 124);
+AT(gimlet_moe_config, rail_ring_rows, 128);
+AT(gimlet_moe_config, rail_send_rows, 132);
 
-SIZE(gimlet_bootstrap_callbacks, 56);
+SIZE(gimlet_bootstrap_callbacks, 64);
 AT(gimlet_bootstrap_callbacks, struct_bytes, 0);
 AT(gimlet_bootstrap_callbacks, context, 8);
 AT(gimlet_bootstrap_callbacks, rank, 16);
@@ -56,6 +60,19 @@ AT(gimlet_bootstrap_callbacks, all_gather, 24);
 AT(gimlet_bootstrap_callbacks, barrier, 32);
 AT(gimlet_bootstrap_callbacks, split, 40);
 AT(gimlet_bootstrap_callbacks, release, 48);
+AT(gimlet_bootstrap_callbacks, survivors, 56);
+
+SIZE(gimlet_message_callbacks, 72);
+AT(gimlet_message_callbacks, struct_bytes, 0);
+AT(gimlet_message_callbacks, context, 8);
+AT(gimlet_message_callbacks, rank, 16);
+AT(gimlet_message_callbacks, size, 20);
+AT(gimlet_message_callbacks, timeout_ns, 24);
+AT(gimlet_message_callbacks, send, 32);
+AT(gimlet_message_callbacks, sent, 40);
+AT(gimlet_message_callbacks, probe, 48);
+AT(gimlet_message_callbacks, receive, 56);
+AT(gimlet_message_callbacks, release, 64);
 
 SIZE(gimlet_device_error, 64);
 AT(gimlet_device_error, primitive, 0);

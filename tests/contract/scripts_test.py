@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The scripts: check_includes.py on planted violations, catch_summary.awk, test.sh, gpu_test.sh among stand-ins,
-plot_bench.py."""
+plot_bench.py; the table of tests/README.md."""
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -200,6 +201,38 @@ class CatchSummary(unittest.TestCase):
 
     def test_crash_has_no_count(self):
         self.assertEqual(self.count("Filters: \"a\"\nSegmentation fault\n"), [])
+
+
+class FieldTable(unittest.TestCase):
+    """tests/README.md maps what broke others to tests: each test that it names must exist."""
+
+    def texts(self, folder):
+        """The literals of all C++ files below it, with adjacent ones joined."""
+        for file in sorted((ROOT / folder).rglob("*.cc")):
+            joined = re.sub(r'"\s*"', "", file.read_text(encoding="utf-8"))
+            yield from re.findall(r'"((?:[^"\\\n]|\\.)+)"', joined)
+
+    def test_names(self):
+        tests = set(self.texts("tests"))
+        cases = set(self.texts("mpi_tests/cases"))
+        runs = (ROOT / "mpi_tests/run_cases.sh").read_text(encoding="utf-8")
+        named = 0
+        for line in (ROOT / "tests/README.md").read_text(encoding="utf-8").splitlines():
+            if not line.startswith("| ") or line.count("|") != 4:
+                continue
+            where = line.split("|")[3]
+            for name in re.findall(r'"([^"]+)"', where):
+                named += 1
+                self.assertTrue(any(name in text for text in tests) or name in runs, f"{name!r} in: {line}")
+            for name in re.findall(r"`([a-z]+/[^`]+)`", where):
+                named += 1
+                if (ROOT / name).exists():
+                    continue
+                # Some lists of cases add their group's name themselves.
+                short = name.removesuffix(" ...").split("/", 1)[1]
+                found = any(short in text for text in cases) if short else True
+                self.assertTrue(found, f"{name!r} in: {line}")
+        self.assertGreater(named, 80)
 
 
 class SoakCommand(unittest.TestCase):

@@ -376,6 +376,45 @@ gimlet_moe_config take_config(Input* input) {
     return config;
 }
 
+/// Bootstraps over messages that nobody answers, groups of survivors, and what needs no object.
+gimlet_status call_beside(Input* input) {
+    World& w = world();
+    const std::array<std::int32_t, 2> ranks = {input->number(), input->number()};
+    const std::int32_t* const list = input->take<std::uint8_t>() % 8 == 0 ? nullptr : ranks.data();
+    const std::int32_t count = input->number() % 3;
+    gimlet_bootstrap* made = nullptr;
+    gimlet_status status = GIMLET_OK;
+    switch (input->take<std::uint8_t>() % 4) {
+        case 0: {
+            gimlet_message_callbacks callbacks = gimlet_message_callbacks_init();
+            callbacks.rank = input->number() % 4;
+            callbacks.size = input->number() % 4;
+            callbacks.timeout_ns = 1000;
+            callbacks.send = [](void*, int32_t, int32_t, const void*, size_t) { return 0; };
+            if (input->take<std::uint8_t>() % 8 == 0) callbacks.send = nullptr;
+            callbacks.sent = [](void*, int32_t, int32_t*) { return 0; };
+            callbacks.probe = [](void*, int32_t, int32_t, int32_t*, size_t*) { return 0; };
+            callbacks.receive = [](void*, int32_t, int32_t, void*, size_t) { return 1; };
+            Struct<gimlet_message_callbacks> in(input, callbacks);
+            status = gimlet_bootstrap_create_messages(
+                in.get(), input->take<std::uint8_t>() % 8 == 0 ? nullptr : &made);
+            gimlet_bootstrap* left = nullptr;
+            (void)gimlet_bootstrap_barrier(made);
+            (void)gimlet_bootstrap_survivors(made, list, count, &left);
+            (void)gimlet_bootstrap_destroy(left);
+            break;
+        }
+        case 1:
+            status =
+                gimlet_bootstrap_survivors(pick_handle(input, w.bootstrap), list, count, &made);
+            break;
+        case 2: status = gimlet_fail(input->number(), list == nullptr ? nullptr : "text"); break;
+        default: status = gimlet_reclaim(nullptr); break;
+    }
+    (void)gimlet_bootstrap_destroy(made);
+    return status;
+}
+
 /// Creations: what succeeds is destroyed again.
 gimlet_status call_create(Input* input) {
     World& w = world();
@@ -402,7 +441,8 @@ gimlet_status call_create(Input* input) {
             const auto status = gimlet_bootstrap_create(
                 in.get(), input->take<std::uint8_t>() % 8 == 0 ? nullptr : &made);
             (void)gimlet_bootstrap_destroy(made);
-            return status;
+            // An input from before there was more ends here, and reads zeros.
+            return input->take<std::uint8_t>() % 2 == 0 ? status : call_beside(input);
         }
         case 3: {
             gimlet_routing* made = nullptr;

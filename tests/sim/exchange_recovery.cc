@@ -2,9 +2,10 @@
 // The way back: after a failed step all ranks recover together and go on, byte for byte right; or
 // they go on without those that are lost.
 #include <fmt/format.h>
-#include <atomic>
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -203,7 +204,8 @@ TEST_CASE("numbers that wrap: steps near 2^32 and 2^64, signals near their ends"
           "[sim][recovery][wrap]") {
     for (World world : worlds()) {
         for (const std::uint64_t first :
-             {(std::uint64_t{1} << 32) - 3, ~std::uint64_t{0} - 2, ~std::uint64_t{0} / 2 - 1}) {
+             {(std::uint64_t{1} << 32) - 3, (std::uint64_t{1} << 32) - 1, ~std::uint64_t{0} - 2,
+              ~std::uint64_t{0} / 2 - 1}) {
             world.first_step = first;
             world.faults.near_wrap_counters = true;
             CAPTURE(text_of(world));
@@ -458,6 +460,140 @@ TEST_CASE("two ranks excluded, one after the other", "[sim][recovery][exclude]")
             work_on(me, {0, 4});
             require(me.runtime.live_ranks() == std::vector<int>{1, 2, 3}, "live ranks");
         });
+    }
+}
+
+TEST_CASE("ranks that exclude different ranks hear it at once, with both lists",
+          "[sim][recovery][exclude]") {
+    World world;
+    std::atomic<int> refused{0};
+    run_world(world, [&](Member& me) {
+        me.step("before");
+        // Everybody lives, and nobody waits for a deadline: a simulation's bootstrap has none.
+        const std::vector<int> out = me.rank == 0   ? std::vector{3}
+                                     : me.rank == 3 ? std::vector<int>{}
+                                                    : std::vector{0};
+        if (me.rank != 3) {
+            me.fails(ErrorCode::config_mismatch,
+                     {fmt::format("rank {} names {}", me.rank, me.rank == 0 ? "0-2" : "1-3")},
+                     "other ranks", [&] { (void)me.runtime.exclude(out); });
+        } else {
+            me.fails(ErrorCode::config_mismatch, {"rank 3 names 0-3"}, "nobody",
+                     [&] { (void)me.runtime.exclude(out); });
+        }
+        require(me.runtime.live_ranks().size() == 4, "live ranks");
+        ++refused;
+        emu::Engine::get().progress();
+        emu::Engine::get().wait("the others", [&] { return refused == world.ranks; });
+        // Nothing has happened; and agreeing on nobody is a recovery.
+        (void)me.runtime.exclude(std::vector<int>{});
+        for (int i = 0; i < 2; ++i) me.step("after");
+    });
+}
+
+TEST_CASE("without a deadline a rank is waited for, however late", "[sim][recovery]") {
+    for (const World& world : worlds()) {
+        CAPTURE(text_of(world));
+        run_world(world, [&](Member& me) {
+            me.step("before");
+            const auto step = [&](std::uint64_t deadline_ns) {
+                Routing routing = me.exchange.make_routing();
+                DispatchInputs inputs;
+                inputs.deadline_ns = deadline_ns;
+                me.exchange.dispatch(inputs, &routing, CountMode::device, me.stream);
+                CombineInputs outputs;
+                outputs.deadline_ns = deadline_ns;
+                me.exchange.combine(outputs, routing, me.stream);
+                me.exchange.synchronize(me.stream);
+            };
+            // Twice the deadline of this world, and more.
+            if (me.rank == 1) emu::Engine::get().sleep_ns(50'000'000, "a late rank");
+            step(0);
+            for (int i = 0; i < 2; ++i) me.step("after");
+        });
+    }
+}
+
+namespace {
+
+MoeConfig smallest_config() {
+    MoeConfig config;
+    config.expert_count = 4;
+    config.topk = 1;
+    config.hidden = 8;
+    config.max_tokens = 2;
+    config.sm_budget = 1;
+    return config;
+}
+
+/// Gives up while kernels wait for the last rank, which never comes. `together` returns once all
+/// ranks have called it.
+void give_up_in_a_step(const World& world, int rank, const std::function<void()>& together) {
+    RuntimeConfig config;
+    config.deadline_ns = 20'000'000;
+    const auto bootstrap = std::shared_ptr<Bootstrap>(make_sim_bootstrap(rank));
+    auto runtime = Runtime::create(bootstrap, config);
+    auto exchange = runtime->create_exchange(smallest_config());
+    const Stream stream = Stream::create(rank);
+    {
+        Routing routing = exchange->make_routing();
+        const bool waits = rank + 1 < world.ranks;
+        if (waits) {
+            exchange->dispatch({}, &routing, CountMode::device, stream.get());
+            runtime->barrier(stream.get());
+        }
+        if (rank % 2 == 0) runtime->abort();
+        exchange->abort();
+        runtime->abort();
+        require(cudaStreamQuery(stream.get()) == (waits ? cudaErrorNotReady : cudaSuccess),
+                "abort() has waited");
+        require(exchange->health().state == HealthState::closed, "open");
+        exchange.reset();
+        runtime.reset();
+        together();
+        cuda_check(cudaStreamSynchronize(stream.get()), "synchronize");
+        together();
+    }
+    runtime = Runtime::create(bootstrap, config);
+    require(Runtime::reclaim() == 0, "create() has left something");
+    exchange = runtime->create_exchange(smallest_config());
+    Routing routing = exchange->make_routing();
+    exchange->dispatch({}, &routing, CountMode::device, stream.get());
+    exchange->abort();
+    cuda_check(cudaStreamSynchronize(stream.get()), "synchronize");
+    together();
+    const bool gin = exchange->plan().kernels.gin_context_count > 0;
+    require(Runtime::reclaim() == (gin ? 0 : 1), "the aborted Exchange");
+    runtime->close();
+    require(Runtime::reclaim() == 0, "close() has left something");
+}
+
+}  // namespace
+
+TEST_CASE("abort() with a step in flight: nothing waits, nothing is freed too early",
+          "[sim][recovery][lifecycle]") {
+    const LogCapture quiet;
+    for (World world : worlds()) {
+        if (world.sync == Sync::fifo) continue;
+        for (world.seed = 1; world.seed <= 3; ++world.seed) {
+            CAPTURE(text_of(world));
+            emu::SimOptions options;
+            options.ranks = world.ranks;
+            options.lsa_team_size = world.team;
+            options.gin = world.team == 0 ? emu::GinMode::off : world.gin;
+            options.seed = world.seed;
+            options.sm_count = 2;
+            std::atomic<int> arrived{0};
+            emu::simulate(options, [&](int rank) {
+                int meetings = 0;
+                give_up_in_a_step(world, rank, [&] {
+                    const int wanted = ++meetings * world.ranks;
+                    ++arrived;
+                    emu::Engine::get().progress();
+                    emu::Engine::get().wait("the others", [&] { return arrived >= wanted; });
+                });
+            });
+        }
     }
 }
 

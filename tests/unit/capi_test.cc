@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "host/base/log.hpp"
@@ -214,6 +216,119 @@ TEST_CASE("bootstrap over callbacks of C", "[capi]") {
     CHECK_THAT(last_error(), contains_text("all_gather returned 42"));
     CHECK(gimlet_bootstrap_destroy(bootstrap) == GIMLET_OK);
     CHECK(world.releases == 1);
+}
+
+namespace {
+
+/// A mailbox for one message a pair of ranks, of two ranks in one thread.
+struct MessageWorld {
+    std::map<std::pair<int, int>, std::vector<std::vector<char>>> boxes;  // to, tag
+    int rank = 0;
+    int releases = 0;
+    int result = 0;
+};
+
+gimlet_message_callbacks callbacks_of(MessageWorld* world) {
+    gimlet_message_callbacks out = gimlet_message_callbacks_init();
+    out.context = world;
+    out.size = 2;
+    out.timeout_ns = 20'000'000;
+    out.send = [](void* context, int32_t peer, int32_t tag, const void* data, size_t bytes) {
+        auto* to = static_cast<MessageWorld*>(context);
+        const char* text = static_cast<const char*>(data);
+        to->boxes[{peer, tag}].emplace_back(text, text + bytes);
+        return to->result;
+    };
+    out.sent = [](void*, int32_t, int32_t* done) {
+        *done = 1;
+        return 0;
+    };
+    // The other rank says what this one says.
+    out.probe = [](void* context, int32_t peer, int32_t tag, int32_t* found, size_t* bytes) {
+        const auto& box = static_cast<MessageWorld*>(context)->boxes[{peer, tag}];
+        *found = box.empty() ? 0 : 1;
+        *bytes = box.empty() ? 0 : box.front().size();
+        return 0;
+    };
+    out.receive = [](void* context, int32_t peer, int32_t tag, void* data, size_t bytes) {
+        auto& box = static_cast<MessageWorld*>(context)->boxes[{peer, tag}];
+        std::memcpy(data, box.front().data(), bytes);
+        box.erase(box.begin());
+        return 0;
+    };
+    out.release = [](void* context) { ++static_cast<MessageWorld*>(context)->releases; };
+    return out;
+}
+
+}  // namespace
+
+TEST_CASE("bootstrap over messages of C", "[capi]") {
+    const LogCapture quiet;
+    MessageWorld world;
+    gimlet_message_callbacks callbacks = callbacks_of(&world);
+    gimlet_bootstrap* bootstrap = nullptr;
+    callbacks.probe = nullptr;
+    CHECK(gimlet_bootstrap_create_messages(&callbacks, &bootstrap) == GIMLET_INVALID_ARGUMENT);
+    CHECK_THAT(last_error(), contains_text("probe is null"));
+    callbacks = callbacks_of(&world);
+    callbacks.size = 0;
+    CHECK(gimlet_bootstrap_create_messages(&callbacks, &bootstrap) == GIMLET_INVALID_ARGUMENT);
+    CHECK(world.releases == 0);  // of creations that failed
+    callbacks.size = 2;
+    REQUIRE(gimlet_bootstrap_create_messages(&callbacks, &bootstrap) == GIMLET_OK);
+
+    const int mine = 7;
+    int both[2] = {0, 0};
+    REQUIRE(gimlet_bootstrap_all_gather(bootstrap, &mine, sizeof mine, both) == GIMLET_OK);
+    CHECK(both[0] == 7);
+    CHECK(both[1] == 7);
+    gimlet_bootstrap* left = nullptr;
+    const int32_t all[] = {0, 1};
+    REQUIRE(gimlet_bootstrap_survivors(bootstrap, all, 2, &left) == GIMLET_OK);
+    CHECK(gimlet_bootstrap_barrier(left) == GIMLET_OK);
+    CHECK(gimlet_bootstrap_destroy(left) == GIMLET_OK);
+    const int32_t alone[] = {0};
+    REQUIRE(gimlet_bootstrap_survivors(bootstrap, alone, 1, &left) == GIMLET_OK);
+    CHECK(gimlet_bootstrap_destroy(left) == GIMLET_OK);
+    for (const auto& ranks :
+         {std::vector<int32_t>{1}, {1, 0}, {0, 2}, {-1, 0}, {0, 0}, {0, 1, 2}}) {
+        CHECK(gimlet_bootstrap_survivors(bootstrap, ranks.data(),
+                                         static_cast<int32_t>(ranks.size()),
+                                         &left) == GIMLET_INVALID_ARGUMENT);
+    }
+
+    // Nobody answers any more: the deadline, with the rank's number.
+    callbacks.probe = [](void*, int32_t, int32_t, int32_t* found, size_t*) {
+        *found = 0;
+        return 0;
+    };
+    gimlet_bootstrap* deaf = nullptr;
+    REQUIRE(gimlet_bootstrap_create_messages(&callbacks, &deaf) == GIMLET_OK);
+    CHECK(gimlet_bootstrap_barrier(deaf) == GIMLET_TIMEOUT);
+    CHECK_THAT(last_error(), contains_text("rank 1 did not come within 20 ms"));
+    CHECK(gimlet_bootstrap_destroy(deaf) == GIMLET_OK);
+    world.result = 42;
+    CHECK(gimlet_bootstrap_barrier(bootstrap) == GIMLET_SYSTEM);
+    CHECK_THAT(last_error(), contains_text("send returned 42"));
+    CHECK(gimlet_bootstrap_destroy(bootstrap) == GIMLET_OK);
+    CHECK(world.releases == 2);
+    uint64_t timeout_ns = 0;
+    CHECK(gimlet_bootstrap_timeout_ns(&timeout_ns) == GIMLET_OK);
+    CHECK(timeout_ns > 0);
+}
+
+TEST_CASE("a failure of code beside the library is kept like the library's own", "[capi]") {
+    const LogCapture quiet;
+    CHECK(gimlet_fail(GIMLET_MPI, "the text") == GIMLET_MPI);
+    CHECK_THAT(last_error(), contains_text("the text"));
+    CHECK(gimlet_last_error_status() == GIMLET_MPI);
+    CHECK(gimlet_fail(GIMLET_OK, "no failure") == GIMLET_INVALID_ARGUMENT);
+    CHECK(gimlet_fail(99, "unknown") == GIMLET_INVALID_ARGUMENT);
+    CHECK(gimlet_fail(GIMLET_MPI, nullptr) == GIMLET_INVALID_ARGUMENT);
+    CHECK(std::string(gimlet_primitive_name(3)) == "gin_barrier");
+    CHECK(std::string(gimlet_fault_name(1)) == "timed_out");
+    CHECK(std::string(gimlet_tag_name(2)) == "dispatch");
+    CHECK(std::string(gimlet_tag_name(999)) == "?");
 }
 
 TEST_CASE("a child of the split callback changes hands", "[capi]") {

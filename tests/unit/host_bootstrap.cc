@@ -2,17 +2,27 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <tuple>
+#include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include "host/base/text.hpp"
 #include "host/bootstrap/bootstrap.hpp"
 #include "host/bootstrap/callback_bootstrap.hpp"
+#include "host/bootstrap/message_bootstrap.hpp"
 #include "host/bootstrap/thread_bootstrap.hpp"
 #include "tests/unit/host_test_support.hpp"
 
@@ -52,6 +62,71 @@ void require_no_error(const std::vector<std::optional<Error>>& errors) {
     for (const auto& error : errors) {
         if (error) FAIL(error->what());
     }
+}
+
+/// Mailboxes of one process. Messages to a stuck rank never leave.
+class Post {
+  public:
+    explicit Post(int size) : size(size) {}
+    const int size;
+    int stuck_rank = kNoRank;
+
+    void put(int from, int to, int tag, std::span<const std::byte> data) {
+        const std::lock_guard lock(mutex_);
+        boxes_[{from, to, tag}].emplace_back(data.begin(), data.end());
+    }
+    std::optional<std::vector<std::byte>> take(int from, int to, int tag) {
+        const std::lock_guard lock(mutex_);
+        auto& box = boxes_[{from, to, tag}];
+        if (box.empty()) return std::nullopt;
+        std::vector<std::byte> data = std::move(box.front());
+        box.pop_front();
+        return data;
+    }
+
+  private:
+    std::mutex mutex_;
+    std::map<std::tuple<int, int, int>, std::deque<std::vector<std::byte>>> boxes_;
+};
+
+class PostTransport final : public MessageTransport {
+  public:
+    PostTransport(std::shared_ptr<Post> post, int rank)
+        : MessageTransport(rank, post->size), post_(std::move(post)) {}
+    void send(int peer, int tag, std::span<const std::byte> data) override {
+        post_->put(rank(), peer, tag, data);
+    }
+    bool sent(int peer) override { return peer != post_->stuck_rank; }
+    std::optional<std::vector<std::byte>> receive(int peer, int tag) override {
+        return post_->take(peer, rank(), tag);
+    }
+
+  private:
+    std::shared_ptr<Post> post_;
+};
+
+/// The same as run_ranks, over messages.
+std::vector<std::optional<Error>> run_over_messages(const std::shared_ptr<Post>& post,
+                                                    const std::function<void(Bootstrap&)>& program,
+                                                    std::uint64_t timeout_ns = 20 * kSecondNs) {
+    const LogCapture quiet;
+    std::vector<std::optional<Error>> errors(static_cast<std::size_t>(post->size));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < post->size; ++rank) {
+        threads.emplace_back([&, rank] {
+            try {
+                MessageBootstrapOptions options;
+                options.timeout_ns = timeout_ns;
+                const auto bootstrap =
+                    make_message_bootstrap(std::make_shared<PostTransport>(post, rank), options);
+                program(*bootstrap);
+            } catch (const Error& error) {
+                errors[static_cast<std::size_t>(rank)] = error;
+            }
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return errors;
 }
 
 /// For programs on threads: a failed expectation becomes this rank's error.
@@ -320,4 +395,119 @@ TEST_CASE("success is agreed: the failed rank rethrows, the others name it", "[h
     }
     require_no_error(
         run_ranks(3, [](Bootstrap& bootstrap) { check_all_succeeded(bootstrap, "x", nullptr); }));
+}
+
+TEST_CASE("message bootstrap: gather, split and groups of the left", "[host][bootstrap]") {
+    for (const int size : {1, 2, 5}) {
+        const auto errors = run_over_messages(std::make_shared<Post>(size), [](Bootstrap& all) {
+            exercise(all);
+            const auto half = all.split(all.rank() % 2, -all.rank());
+            exercise(*half);
+            expect(half->size() == (all.size() + 1 - all.rank() % 2) / 2, all, "split");
+            const auto none = all.split(kNoColor, 0);
+            expect(none == nullptr, all, "split to nothing");
+        });
+        require_no_error(errors);
+    }
+}
+
+TEST_CASE("message bootstrap: who does not come, or cannot be reached, is named",
+          "[host][bootstrap]") {
+    const auto post = std::make_shared<Post>(3);
+    post->stuck_rank = GENERATE(kNoRank, 1);
+    const bool stuck = post->stuck_rank == 1;
+    const auto errors = run_over_messages(
+        post,
+        [&](Bootstrap& all) {
+            if (all.rank() == 1 && !stuck) return;
+            all.barrier();
+        },
+        kSecondNs / 10);
+    for (const std::size_t rank : {std::size_t{0}, std::size_t{2}}) {
+        REQUIRE(errors[rank]);
+        CHECK(errors[rank]->code() == ErrorCode::timeout);
+        CHECK_THAT(errors[rank]->what(), contains_text("rank 1 did not come within 100 ms"));
+    }
+}
+
+TEST_CASE("message bootstrap: different sizes in one call are refused", "[host][bootstrap]") {
+    const auto errors = run_over_messages(std::make_shared<Post>(2), [](Bootstrap& all) {
+        const std::vector<std::byte> part(all.rank() == 0 ? 4 : 8);
+        try {
+            (void)all.all_gather(part.data(), part.size());
+        } catch (const Error&) {
+            all.barrier();  // the object is unusable: the same error again
+        }
+    });
+    for (const auto& error : errors) {
+        REQUIRE(error);
+        CHECK(error->code() == ErrorCode::config_mismatch);
+        CHECK_THAT(error->what(), contains_text("brought 4 B") && contains_text("brought 8 B"));
+    }
+}
+
+namespace {
+
+/// Rank 3 is dead, and a call with it has failed. The others lose it, work on, lose rank 0, and
+/// work on.
+void lose_two(Bootstrap& all) {
+    if (all.rank() == 3) return;
+    try {
+        all.barrier();
+    } catch (const Error& error) {
+        expect(error.code() == ErrorCode::timeout, all, "code");
+    }
+    const int first[] = {0, 1, 2};
+    const auto three = all.survivors(first);
+    exercise(*three);
+    if (all.rank() == 0) return;
+    const int second[] = {1, 2};
+    const auto two = three->survivors(second);
+    expect(two->size() == 2 && two->rank() == all.rank() - 1, all, "two");
+    exercise(*two);
+}
+
+/// All are alive and name other ranks; then the same ones.
+void disagree(Bootstrap& all) {
+    const std::vector<int> mine = all.rank() == 0 ? std::vector{0, 1, 2} : std::vector{0, 1, 3};
+    if (all.rank() == 2) {
+        all.survivors(std::vector{0, 1, 2});
+        return;
+    }
+    try {
+        (void)all.survivors(mine);
+    } catch (const Error& error) {
+        expect(error.code() == ErrorCode::config_mismatch, all, error.what());
+        const std::string text = error.what();
+        // The other may have named its next ones by then.
+        const std::string own = fmt::format("rank {} names {}", all.rank(), format_ranks(mine));
+        expect(text.find(own) != text.npos, all, error.what());
+        if (all.rank() == 3) return;  // whom rank 0 does not name
+    }
+    exercise(*all.survivors(std::vector{0, 1}));
+}
+
+}  // namespace
+
+TEST_CASE("those that are left meet without the lost, whatever came before", "[host][bootstrap]") {
+    ThreadGroupOptions options;
+    options.timeout_ns = kSecondNs;
+    require_no_error(run_ranks(4, lose_two, options));
+    require_no_error(run_over_messages(std::make_shared<Post>(4), lose_two, kSecondNs));
+}
+
+TEST_CASE("ranks that name other ranks as left hear it at once, with both lists",
+          "[host][bootstrap]") {
+    const auto check = [](const std::vector<std::optional<Error>>& errors) {
+        for (const std::size_t rank : {std::size_t{0}, std::size_t{1}, std::size_t{3}}) {
+            if (errors[rank]) FAIL(errors[rank]->what());
+        }
+        REQUIRE(errors[2]);
+        CHECK(errors[2]->code() == ErrorCode::config_mismatch);
+    };
+    // Longer than any test: the error is not a deadline.
+    ThreadGroupOptions options;
+    options.timeout_ns = 3600 * kSecondNs;
+    check(run_ranks(4, disagree, options));
+    check(run_over_messages(std::make_shared<Post>(4), disagree, 3600 * kSecondNs));
 }

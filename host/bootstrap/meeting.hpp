@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// How ranks that are left agree on who is left. Internal to the bootstraps.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/base/error.hpp"
+#include "host/base/text.hpp"
+
+namespace gimlet {
+
+/// The ranks that somebody takes for left.
+struct Proposal {
+    std::uint64_t attempt = 0;  ///< its author's first is 1
+    std::vector<int> left;      ///< ascending
+};
+
+/// What is known of everybody's newest proposal. A rank goes on when all that it names have named
+/// the same ones. It fails at once when one of them names others: that one waits for other ranks.
+/// What a rank says that it does not name itself is of no interest.
+class Proposals {
+  public:
+    /// A rank may speak several times: an older proposal is forgotten.
+    void put(int rank, Proposal proposal) { newest_[rank] = std::move(proposal); }
+    /// Number of `rank`'s next proposal.
+    std::uint64_t next_attempt(int rank) const {
+        const auto found = newest_.find(rank);
+        return found == newest_.end() ? 1 : found->second.attempt + 1;
+    }
+
+    /// Whom `rank`, which has made a proposal, still waits for; none = agreed. Raises
+    /// Error(config_mismatch) with both lists.
+    std::vector<int> missing(int rank) const {
+        const Proposal& mine = newest_.at(rank);
+        std::vector<int> missing;
+        for (const int other : mine.left) {
+            const auto theirs = newest_.find(other);
+            if (theirs == newest_.end()) {
+                missing.push_back(other);
+            } else if (theirs->second.left != mine.left) {
+                // An earlier one may have failed by then, here or there.
+                if (theirs->second.attempt >= mine.attempt) raise_difference(rank, other);
+                missing.push_back(other);
+            }
+        }
+        return missing;
+    }
+
+  private:
+    [[noreturn]] void raise_difference(int rank, int other) const {
+        raise(ErrorCode::config_mismatch, rank,
+              "ranks that are left: rank {} names {}, rank {} names {}; all of them must exclude "
+              "the same ranks",
+              rank, format_ranks(newest_.at(rank).left), other,
+              format_ranks(newest_.at(other).left));
+    }
+
+    std::map<int, Proposal> newest_;
+};
+
+}  // namespace gimlet

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/leftovers.hpp"
+
+#include <mutex>
+#include <utility>
+
+#include "host/cuda/check.hpp"
+#include "runtime/core.hpp"
+
+namespace gimlet {
+namespace {
+
+struct Store {
+    std::mutex mutex;
+    std::unique_ptr<Leftovers> first;
+};
+
+/// Never destroyed: the last destructors of a process may come after those of static objects.
+Store& store() noexcept {
+    static auto* const only = new Store;
+    return *only;
+}
+
+bool may_go(const Leftovers& leftovers, const std::string& uuid, const RuntimeCore* settled) {
+    const RuntimeCore& core = *leftovers.core;
+    if (core.device.uuid != uuid) return false;
+    return &core == settled || !core.communicator->is_open() ||
+           leftovers.device_comm->gin_context_count() == 0;
+}
+
+std::unique_ptr<Leftovers> take(const std::string& uuid, const RuntimeCore* settled) {
+    std::unique_ptr<Leftovers> taken;
+    const std::lock_guard lock(store().mutex);
+    std::unique_ptr<Leftovers>* at = &store().first;
+    while (*at != nullptr) {
+        if (!may_go(**at, uuid, settled)) {
+            at = &(*at)->next;
+            continue;
+        }
+        std::unique_ptr<Leftovers> one = std::exchange(*at, std::move((*at)->next));
+        one->next = std::move(taken);
+        taken = std::move(one);
+    }
+    return taken;
+}
+
+}  // namespace
+
+Leftovers::~Leftovers() {
+    if (window != nullptr) --core->leftover_count;
+}
+
+void keep_leftovers(std::unique_ptr<Leftovers> leftovers) noexcept {
+    const std::lock_guard lock(store().mutex);
+    leftovers->next = std::move(store().first);
+    store().first = std::move(leftovers);
+}
+
+int free_leftovers(const std::string& uuid, const RuntimeCore* settled, int rank) {
+    // What is added from now on may be in use.
+    std::unique_ptr<Leftovers> mine = take(uuid, settled);
+    if (mine == nullptr) return 0;
+    if (const cudaError_t result = cudaDeviceSynchronize(); result != cudaSuccess) {
+        while (mine != nullptr) {
+            std::unique_ptr<Leftovers> next = std::move(mine->next);
+            keep_leftovers(std::exchange(mine, std::move(next)));
+        }
+        cuda_check(result, "cudaDeviceSynchronize", rank);
+    }
+    // NCCL first: afterwards the windows only free their memory.
+    for (const Leftovers* at = mine.get(); at != nullptr; at = at->next.get())
+        at->core->communicator->finish_abort();
+    int count = 0;
+    while (mine != nullptr) {
+        mine = std::move(mine->next);
+        ++count;
+    }
+    return count;
+}
+
+}  // namespace gimlet

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What abort() must not free yet, because kernels that were queued may still use it. Internal.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "host/cuda/buffer.hpp"
+#include "host/cuda/stream.hpp"
+#include "host/nccl/device_communicator.hpp"
+#include "host/nccl/symmetric_window.hpp"
+
+namespace gimlet {
+
+class StepGuard;
+struct RuntimeCore;
+
+/// Of an Exchange, or of a Runtime (then all but `core` is empty).
+struct Leftovers {
+    Leftovers() = default;
+    Leftovers(const Leftovers&) = delete;
+    Leftovers& operator=(const Leftovers&) = delete;
+    ~Leftovers();
+
+    std::shared_ptr<RuntimeCore> core;
+    std::unique_ptr<DeviceCommunicator> device_comm;
+    std::unique_ptr<SymmetricWindow> window;
+    std::shared_ptr<StepGuard> guard;
+    DeviceBuffer<std::byte> tensors;
+    Event before;
+    Event after;
+    std::unique_ptr<Leftovers> next;
+};
+
+/// Any thread; never waits or throws. At the end of the process what is still here goes with it.
+void keep_leftovers(std::unique_ptr<Leftovers> leftovers) noexcept;
+/// Any thread. Waits for the current device, which is that with `uuid`, if something of it is here
+/// that may go, and frees that. Returns how many there were. While a Runtime with GIN is open, puts
+/// of its aborted Exchanges may be on their way even if the device is idle: they stay, unless it is
+/// `settled`, where the caller knows that no rank's device works.
+int free_leftovers(const std::string& uuid, const RuntimeCore* settled, int rank);
+
+}  // namespace gimlet
