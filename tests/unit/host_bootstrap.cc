@@ -426,7 +426,8 @@ TEST_CASE("message bootstrap: who does not come, or cannot be reached, is named"
     for (const std::size_t rank : {std::size_t{0}, std::size_t{2}}) {
         REQUIRE(errors[rank]);
         CHECK(errors[rank]->code() == ErrorCode::timeout);
-        CHECK_THAT(errors[rank]->what(), contains_text("rank 1 did not come within 100 ms"));
+        // On a busy machine the other one may be late, too: "rank 0-1 did not come".
+        CHECK_THAT(errors[rank]->what(), contains_text("1 did not come within 100 ms"));
     }
 }
 
