@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Kills one process of an mpirun job at each phase of a step; the others must name it in time, exclude it, and work on.
-# Then in the calls on the host: creation, close, recover, and a second process in exclude; and once through the C ABI.
+# Then in the calls on the host: creation, close, recover, and a second process in exclude; once through the C ABI,
+# and once a process ends by exit() with everything alive.
 # Last line: "N passed, N failed, N skipped".
 #
 #   mpi_tests/run_kills.sh [BUILD_DIR] [--size 4] [--quick]
@@ -18,7 +19,7 @@ while (($#)); do
   case $1 in
     --size) shift; size=${1:?--size needs a number} ;;
     --quick) quick=1 ;;
-    -h | --help) sed -n '3,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '3,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) echo "run_kills.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
     *) build=$1 ;;
   esac
@@ -49,6 +50,8 @@ one_kill() {
   [[ $moment == from-C ]] && command=("$program_in_c" "$victim")
   local start=$SECONDS survivors
   env "$@" timeout 60 "${launch[@]}" -n "$size" "${command[@]}" > "$log" 2>&1 < /dev/null
+  # Some process has not ended by itself.
+  (($? == 124)) && echo 'FAILED: not done after 60 s' >> "$log"
   survivors=$(grep -c '^survived: ' "$log")
   if ((survivors == left)) && ! grep -q '^FAILED' "$log"; then
     ((passed += 1))
@@ -73,6 +76,7 @@ host_kills() {
   one_kill "$name" $((size - 1)) in-recover 20000 "$@"
   ((size >= 3)) && one_kill "$name" 0 in-exclude 1000 "$@"
   one_kill "$name" 1 from-C 0 "$@"
+  one_kill "$name" 1 at-exit 0 "$@"
   one_kill "$name" 0 in-life 3000 "$@" NCCL_LSA_TEAM_SIZE=0
   ((quick)) || one_kill "$name" 1 in-life 100000 "$@" NCCL_LSA_TEAM_SIZE=0
 }

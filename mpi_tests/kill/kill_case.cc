@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <map>
 #include <string>
@@ -34,14 +35,19 @@ enum class Moment {
     in_barrier,
     in_life,
     in_recover,
-    in_exclude
+    in_exclude,
+    at_exit,  ///< it is not killed, but ends by exit() with everything alive and a step in flight
 };
 
-const std::map<std::string, Moment> kMoments = {
-    {"before-dispatch", Moment::before_dispatch}, {"in-dispatch", Moment::in_dispatch},
-    {"before-combine", Moment::before_combine},   {"in-combine", Moment::in_combine},
-    {"in-barrier", Moment::in_barrier},           {"in-life", Moment::in_life},
-    {"in-recover", Moment::in_recover},           {"in-exclude", Moment::in_exclude}};
+const std::map<std::string, Moment> kMoments = {{"before-dispatch", Moment::before_dispatch},
+                                                {"in-dispatch", Moment::in_dispatch},
+                                                {"before-combine", Moment::before_combine},
+                                                {"in-combine", Moment::in_combine},
+                                                {"in-barrier", Moment::in_barrier},
+                                                {"in-life", Moment::in_life},
+                                                {"in-recover", Moment::in_recover},
+                                                {"in-exclude", Moment::in_exclude},
+                                                {"at-exit", Moment::at_exit}};
 
 struct KillOptions {
     int victim = 1;
@@ -200,6 +206,7 @@ class KillCase {
         at(Moment::in_exclude);
         during(Moment::in_dispatch);
         rehearsal.dispatch(CountMode::device, stream_.get());
+        if (mine && options_.moment == Moment::at_exit) std::exit(0);
         expect_same(rehearsal.check_dispatch(stream_.get()));
         rehearsal.answer(stream_.get());
         at(Moment::before_combine);
@@ -280,7 +287,8 @@ int main(int argc, char** argv) {
         rank = bootstrap->rank();
         take_device_in_turn(*bootstrap);
         if (options.moment == Moment::in_life) live_and_lose(options, bootstrap);
-        KillCase test(options, bootstrap);
+        // Static, so that exit() destroys it.
+        static KillCase test(options, bootstrap);
         const std::string wrong = test.run();
         if (!wrong.empty()) {
             std::printf("FAILED rank %d: %s\n", rank, wrong.c_str());

@@ -81,6 +81,7 @@ TEST_CASE("a rank that stays away is named by the group, and all recover", "[sim
         for (world.seed = 1; world.seed <= 3; ++world.seed) {
             CAPTURE(text_of(world));
             const std::vector<int> absent{world.ranks - 1};
+            const LogCapture log;
             run_world(world, [&](Member& me) {
                 me.step("before");
                 fail_together(me);
@@ -100,6 +101,9 @@ TEST_CASE("a rank that stays away is named by the group, and all recover", "[sim
                 require(me.exchange.health().state == HealthState::open, "not open");
                 for (int i = 0; i < 3; ++i) me.step(fmt::format("step {} after", i));
             });
+            // One rank speaks for all, and says what each of them knows.
+            CHECK(log.count(LogLevel::error, "the Exchange: the step failed") == 1);
+            CHECK(log.count(LogLevel::error) == 1);
         }
     }
 }
