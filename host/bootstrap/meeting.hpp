@@ -13,6 +13,13 @@
 
 namespace gimlet {
 
+/// How long the ranks that are left wait for each other. One of them may still be in a collective
+/// call with a dead rank, and comes when that has given up.
+constexpr std::uint64_t meeting_timeout_ns(std::uint64_t call_timeout_ns) {
+    constexpr std::uint64_t kLongestNs = std::uint64_t{1} << 62;
+    return call_timeout_ns > kLongestNs / 2 ? kLongestNs : 2 * call_timeout_ns;
+}
+
 /// The ranks that somebody takes for left.
 struct Proposal {
     std::uint64_t attempt = 0;  ///< its author's first is 1

@@ -118,7 +118,8 @@ class MessageBootstrap final : public Bootstrap {
                 group_.transport->send(member(r), tag, std::as_bytes(std::span(words)));
         }
         std::vector<int> missing;
-        const bool agreed = poll_until(deadline_after(group_.options.timeout_ns), [&] {
+        const std::uint64_t timeout_ns = meeting_timeout_ns(group_.options.timeout_ns);
+        const bool agreed = poll_until(deadline_after(timeout_ns), [&] {
             for (std::size_t i = 0; i < left.members.size(); ++i) {
                 if (static_cast<int>(i) != left.index) hear(left.members[i], left.names[i], tag);
             }
@@ -129,7 +130,7 @@ class MessageBootstrap final : public Bootstrap {
         raise(ErrorCode::timeout, rank(),
               "ranks that are left: rank {} did not say within {} who is left; it may have failed, "
               "too (GIMLET_BOOTSTRAP_TIMEOUT_MS raises the limit)",
-              format_ranks(missing), format_duration_ns(group_.options.timeout_ns));
+              format_ranks(missing), format_duration_ns(timeout_ns));
     }
 
     void hear(int peer, int name, int tag) {

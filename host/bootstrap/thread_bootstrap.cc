@@ -201,7 +201,8 @@ std::unique_ptr<Bootstrap> ThreadBootstrap::survivors(std::span<const int> ranks
     std::unique_lock lock(meeting.mutex);
     meeting.proposals.put(me, {meeting.proposals.next_attempt(me), left});
     meeting.changed.notify_all();
-    const auto deadline = deadline_after(state.options.timeout_ns);
+    const std::uint64_t timeout_ns = meeting_timeout_ns(state.options.timeout_ns);
+    const auto deadline = deadline_after(timeout_ns);
     while (true) {
         const std::vector<int> missing = meeting.proposals.missing(me);
         if (missing.empty()) break;
@@ -209,7 +210,7 @@ std::unique_ptr<Bootstrap> ThreadBootstrap::survivors(std::span<const int> ranks
             raise(ErrorCode::timeout, rank(),
                   "ranks that are left: rank {} did not say within {} who is left; it may have "
                   "failed, too (GIMLET_BOOTSTRAP_TIMEOUT_MS raises the limit)",
-                  format_ranks(missing), format_duration_ns(state.options.timeout_ns));
+                  format_ranks(missing), format_duration_ns(timeout_ns));
         }
         if (state.options.idle) {
             lock.unlock();
