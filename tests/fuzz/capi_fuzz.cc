@@ -356,7 +356,9 @@ gimlet_moe_config take_config(Input* input) {
     gimlet_moe_config config = gimlet_moe_config_init();
     config.expert_count = input->number();
     config.topk = input->number();
-    config.hidden = input->number() * (input->take<std::uint8_t>() % 2 == 0 ? 8 : 1);
+    const auto hidden = static_cast<std::uint32_t>(input->number());
+    const bool whole_rows = input->take<std::uint8_t>() % 2 == 0;
+    config.hidden = static_cast<std::int32_t>(whole_rows ? hidden * 8 : hidden);  // may wrap
     config.max_tokens = input->number();
     config.dispatch_type = input->number() % 5;
     config.layout = input->number() % 3;
