@@ -28,7 +28,7 @@ PollResult poll_stream(cudaStream_t stream, std::uint64_t timeout_ns,
     // Time for which the thread itself was taken away says nothing about the device.
     constexpr std::uint64_t kLongestGapNs = 4'000'000;
     std::uint64_t last_ns = steady_ns();
-    std::uint64_t yielded_ns = last_ns;
+    std::uint64_t yield_at_ns = last_ns + kYieldEveryNs;
     std::uint64_t waited_ns = 0;
     while (true) {
         if (ready()) return PollResult::ready;
@@ -42,9 +42,11 @@ PollResult poll_stream(cudaStream_t stream, std::uint64_t timeout_ns,
         waited_ns += std::min(now_ns - last_ns, kLongestGapNs);
         last_ns = now_ns;
         if (waited_ns > timeout_ns) return ready() ? PollResult::ready : PollResult::timeout;
-        if (now_ns - yielded_ns < kYieldEveryNs) continue;
+        if (now_ns < yield_at_ns) continue;
         std::this_thread::yield();
-        yielded_ns = steady_ns();
+        // Away for half of the time at most.
+        const std::uint64_t back_ns = steady_ns();
+        yield_at_ns = back_ns + std::max(kYieldEveryNs, back_ns - now_ns);
     }
 }
 

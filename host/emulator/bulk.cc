@@ -20,11 +20,6 @@ uint64_t barrier_word(size_t index) {
     return (uint64_t{kBarrierTag} << 32) | index;
 }
 
-uint32_t piece_of(uint32_t left, double split_chance, Rng& rng) {
-    if (left <= kGrain || !rng.chance(split_chance)) return left;
-    return kGrain * static_cast<uint32_t>(1 + rng.below(left / kGrain));
-}
-
 std::string address_text(const void* address) {
     char text[32];
     std::snprintf(text, sizeof(text), "%p", address);
@@ -64,6 +59,11 @@ void BulkEngine::check_copy(DeviceTask& task, const void* destination, const voi
     (void)task;
 }
 
+bool BulkEngine::draw_backwards() {
+    if (!core_.choosing()) return core_.rng.chance(0.5);
+    return split_chance() > 0 && core_.choose(2) == 1;
+}
+
 void BulkEngine::load(DeviceTask& task, void* destination, const void* source, uint32_t bytes,
                       uint64_t* bar) {
     check_copy(task, destination, source, bytes, "bulk load");
@@ -79,7 +79,7 @@ void BulkEngine::load(DeviceTask& task, void* destination, const void* source, u
     copy.destination = static_cast<std::byte*>(destination);
     copy.source = static_cast<const std::byte*>(source);
     copy.bytes = bytes;
-    copy.backwards = core_.rng.chance(0.5);
+    copy.backwards = draw_backwards();
     copy.barrier = static_cast<uint32_t>(&barrier - barriers_[task.cta].data());
     if (Watch* const watching = watch()) {
         copy.agent = watching->start_agent(Proxy::async, caller, "bulk load");
@@ -88,7 +88,9 @@ void BulkEngine::load(DeviceTask& task, void* destination, const void* source, u
     }
     // From now on the destination holds nothing in particular. Somebody who still reads it, or
     // reads it too early, sees that.
-    if (core_.rng.chance(0.5)) std::fill_n(copy.destination, bytes, kPoisonByte);
+    if (core_.rng.chance(0.5) || core_.choosing()) {
+        std::fill_n(copy.destination, bytes, kPoisonByte);
+    }
     copies_.push_back(std::move(copy));
     ++task.cta->kernel->bulk_in_flight;
 }
@@ -107,9 +109,9 @@ void BulkEngine::store(DeviceTask& task, void* destination, const void* source, 
     copy.destination = static_cast<std::byte*>(destination);
     copy.source = static_cast<const std::byte*>(source);
     copy.bytes = bytes;
-    copy.backwards = core_.rng.chance(0.5);
+    copy.backwards = draw_backwards();
     copy.group = task.bulk.open_group;
-    copy.slow = core_.rng.chance(kSlowChance);
+    copy.slow = core_.rng.chance(kSlowChance) && !core_.choosing();
     if (copy.slow) copy.patience = static_cast<uint32_t>(core_.rng.below(kPatienceMax));
     copy.staged.resize(bytes);
     if (Watch* const watching = watch()) {
@@ -159,52 +161,95 @@ void BulkEngine::wait(DeviceTask& task, int pending_groups) {
     wait_groups(task, pending_groups, false, "bulk stores (wait)");
 }
 
-bool BulkEngine::move(size_t index, Rng& rng) {
-    BulkCopy& copy = copies_[index];
-    const double split = core_.options.faults.split_chance;
-    if (!copy.store) {
-        const uint32_t piece = piece_of(copy.bytes - copy.written, split, rng);
-        const uint32_t at = copy.backwards ? copy.bytes - copy.written - piece : copy.written;
-        std::memcpy(copy.destination + at, copy.source + at, piece);
-        copy.written += piece;
-        MBarrier& barrier = barriers_[copy.cta][copy.barrier];
-        if (Watch* const watching = watch()) {
-            watching->age_copy(copy.agent, copy.source + at, copy.destination + at, piece);
-            if (copy.written == copy.bytes) {
-                watching->agent_release(copy.agent, barrier.address, Watch::Gives::itself);
-            }
-        }
-        barrier.pending_bytes -= piece;
-        barrier.bytes_in_phase = true;
-        try_complete(*copy.cta, barrier);
-        return copy.written == copy.bytes;
+uint32_t BulkEngine::piece_of(const BulkCopy& copy, uint32_t left, double split, Rng& rng) const {
+    if (core_.choosing()) {
+        // Whole, or in two halves.
+        const uint32_t half = copy.bytes / 2 / kGrain * kGrain;
+        return split > 0 && half > 0 && left == copy.bytes ? half : left;
     }
-    const bool can_write = copy.written < copy.read;
-    const bool can_read = copy.read < copy.bytes;
-    if (can_read && (!can_write || rng.chance(0.5))) {
-        const uint32_t piece = piece_of(copy.bytes - copy.read, split, rng);
-        const uint32_t at = copy.backwards ? copy.bytes - copy.read - piece : copy.read;
-        std::memcpy(copy.staged.data() + at, copy.source + at, piece);
-        copy.read += piece;
-        if (Watch* const watching = watch(); watching != nullptr && copy.read == copy.bytes) {
-            if (copy.issuer != nullptr) {
-                watching->agent_release(copy.read_agent, &copy.issuer->bulk.read_waited_group,
-                                        Watch::Gives::itself);
-            }
-            watching->end_agent(copy.read_agent);
+    if (left <= kGrain || !rng.chance(split)) return left;
+    return kGrain * static_cast<uint32_t>(1 + rng.below(left / kGrain));
+}
+
+void BulkEngine::move_load(BulkCopy& copy, Rng& rng) {
+    const uint32_t piece = piece_of(copy, copy.bytes - copy.written, split_chance(), rng);
+    const uint32_t at = copy.backwards ? copy.bytes - copy.written - piece : copy.written;
+    std::memcpy(copy.destination + at, copy.source + at, piece);
+    copy.written += piece;
+    MBarrier& barrier = barriers_[copy.cta][copy.barrier];
+    if (Watch* const watching = watch()) {
+        watching->age_copy(copy.agent, copy.source + at, copy.destination + at, piece);
+        if (copy.written == copy.bytes) {
+            watching->agent_release(copy.agent, barrier.address, Watch::Gives::itself);
         }
-    } else if (!can_read && copy.patience > 0) {
-        --copy.patience;
-        return false;
-    } else {
-        const uint32_t piece = piece_of(copy.read - copy.written, copy.slow ? 1.0 : split, rng);
-        if (copy.slow) copy.patience = static_cast<uint32_t>(rng.below(kPatienceMax / 4));
-        const uint32_t at = copy.backwards ? copy.bytes - copy.written - piece : copy.written;
-        std::memcpy(copy.destination + at, copy.staged.data() + at, piece);
-        copy.written += piece;
+    }
+    barrier.pending_bytes -= piece;
+    barrier.bytes_in_phase = true;
+    try_complete(*copy.cta, barrier);
+}
+
+void BulkEngine::read_store(BulkCopy& copy, Rng& rng) {
+    const uint32_t piece = piece_of(copy, copy.bytes - copy.read, split_chance(), rng);
+    const uint32_t at = copy.backwards ? copy.bytes - copy.read - piece : copy.read;
+    std::memcpy(copy.staged.data() + at, copy.source + at, piece);
+    copy.read += piece;
+    if (Watch* const watching = watch(); watching != nullptr && copy.read == copy.bytes) {
+        if (copy.issuer != nullptr) {
+            watching->agent_release(copy.read_agent, &copy.issuer->bulk.read_waited_group,
+                                    Watch::Gives::itself);
+        }
+        watching->end_agent(copy.read_agent);
     }
     if (copy.issuer != nullptr && copy.issuer->bulk.waiting) core_.wake(copy.issuer);
-    return copy.written == copy.bytes;
+}
+
+void BulkEngine::write_store(BulkCopy& copy, Rng& rng) {
+    const double split = copy.slow ? 1.0 : split_chance();
+    const uint32_t piece = piece_of(copy, copy.read - copy.written, split, rng);
+    if (copy.slow) copy.patience = static_cast<uint32_t>(rng.below(kPatienceMax / 4));
+    const uint32_t at = copy.backwards ? copy.bytes - copy.written - piece : copy.written;
+    std::memcpy(copy.destination + at, copy.staged.data() + at, piece);
+    copy.written += piece;
+    if (copy.issuer != nullptr && copy.issuer->bulk.waiting) core_.wake(copy.issuer);
+}
+
+void BulkEngine::move(size_t index, Rng& rng) {
+    BulkCopy& copy = copies_[index];
+    const bool can_write = copy.written < copy.read;
+    const bool can_read = copy.read < copy.bytes;
+    if (!copy.store) {
+        move_load(copy, rng);
+    } else if (can_read && (!can_write || rng.chance(0.5))) {
+        read_store(copy, rng);
+    } else if (!can_read && copy.patience > 0) {
+        --copy.patience;
+    } else {
+        write_store(copy, rng);
+    }
+    if (copy.written == copy.bytes) retire(index);
+}
+
+size_t BulkEngine::move_count() {
+    moves_.clear();
+    for (size_t i = 0; i < copies_.size(); ++i) {
+        const BulkCopy& copy = copies_[i];
+        if (!copy.store) moves_.push_back({i, Step::load});
+        if (copy.store && copy.read < copy.bytes) moves_.push_back({i, Step::read});
+        if (copy.store && copy.written < copy.read) moves_.push_back({i, Step::write});
+    }
+    return moves_.size();
+}
+
+void BulkEngine::move_number(size_t number, Rng& rng) {
+    const Move chosen = moves_[number];
+    BulkCopy& copy = copies_[chosen.index];
+    switch (chosen.step) {
+        case Step::load: move_load(copy, rng); break;
+        case Step::read: read_store(copy, rng); break;
+        case Step::write: write_store(copy, rng); break;
+    }
+    core_.progress();
+    if (copy.written == copy.bytes) retire(chosen.index);
 }
 
 void BulkEngine::retire(size_t index) {
@@ -228,7 +273,7 @@ bool BulkEngine::step(Rng& rng) {
     if (copies_.empty()) return false;
     for (uint64_t moves = 1 + rng.below(2 + copies_.size() / 4); moves > 0; --moves) {
         const size_t index = rng.below(copies_.size());
-        if (move(index, rng)) retire(index);
+        move(index, rng);
         if (copies_.empty()) break;
     }
     return true;

@@ -53,6 +53,8 @@ struct BulkEngine : Worker {
     bool busy() const override { return !copies_.empty(); }
     bool step(Rng& rng) override;
     std::string describe() const override;
+    size_t move_count() override;
+    void move_number(size_t number, Rng& rng) override;
 
     void load(DeviceTask& task, void* destination, const void* source, uint32_t bytes,
               uint64_t* bar);
@@ -82,8 +84,21 @@ struct BulkEngine : Worker {
                     const char* call);
     bool group_pending(const DeviceTask& task, uint64_t newest_group, bool reading) const;
     void wait_groups(DeviceTask& task, int pending_groups, bool reading, const char* what);
-    bool move(size_t index, Rng& rng);
+    bool draw_backwards();
+    double split_chance() const { return core_.options.faults.split_chance; }
+    uint32_t piece_of(const BulkCopy& copy, uint32_t left, double split, Rng& rng) const;
+    void move_load(BulkCopy& copy, Rng& rng);
+    void read_store(BulkCopy& copy, Rng& rng);
+    void write_store(BulkCopy& copy, Rng& rng);
+    void move(size_t index, Rng& rng);
     void retire(size_t index);
+
+    enum class Step : uint8_t { load, read, write };
+    struct Move {
+        size_t index;
+        Step step;
+    };
+    std::vector<Move> moves_;  ///< of the last move_count()
 
     EngineCore& core_;
     std::vector<BulkCopy> copies_;

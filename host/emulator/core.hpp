@@ -50,7 +50,6 @@ struct Task : Fiber {
     uint32_t run_index = 0;
     uint32_t priority_group = 0;  ///< fibers of one group are favoured together
     uint64_t id = 0;              ///< same in every run of a seed; goes into the trace hash
-    uint64_t wake_ns = 0;         ///< when asleep
     const char* what = "";        ///< what it waits for
     unsigned yields_after_end = 0;
     unsigned idle_runs = 0;      ///< under a Chooser: runs in which nothing changed, in a row
@@ -123,6 +122,7 @@ struct Cta {
     unsigned live = 0;
     uint64_t started_ns = 0;
     std::vector<DeviceTask> threads;
+    std::vector<uint64_t> runnable;  ///< a bit for each thread: it is on the run list
     std::vector<Warp> warps;
     BlockBarrier barriers[kBlockBarriers];
     std::unique_ptr<std::byte[]> shared_storage;
@@ -306,10 +306,27 @@ class EngineCore {
     friend struct FiberMain;
 
     void switch_to(Task* next);
+    /// An entry of the run list. The group is here, too: a choice looks at several entries, and
+    /// their tasks are far apart.
+    struct Runnable {
+        Task* task;
+        uint32_t priority_group;
+    };
+    struct Sleeper {
+        uint64_t wake_ns;
+        uint64_t id;
+        Task* task;
+
+        static bool wakes_later(const Sleeper& a, const Sleeper& b) {
+            return a.wake_ns != b.wake_ns ? a.wake_ns > b.wake_ns : a.id > b.id;
+        }
+    };
+
     Task* pick();
     void insert(Task* task);
     void remove(Task* task);
-    uint64_t priority_of(const Task* task) const;
+    void put_to_sleep(Task* task, uint64_t wake_ns);
+    uint64_t priority_of(const Runnable& entry) const;
     void check_ended(Task* self);
 
     bool step_workers();
@@ -334,6 +351,9 @@ class EngineCore {
     bool allowed_to_run(const Task* task) const;
     bool is_slow(const Task* task) const;
     Task* pick_any();
+    Task* pick_far();
+    Task* pick_near();
+    void look_at_crowd();
     [[noreturn]] void exit_fiber(Task* task);
 
     void thread_finished(DeviceTask& task);
@@ -348,8 +368,11 @@ class EngineCore {
     Task* last_chosen_ = nullptr;
     int budget_ = 0;
     int spin_budget_ = 0;
-    std::vector<Task*> run_;
-    std::vector<Task*> asleep_;  // heap by wake_ns
+    std::vector<Runnable> run_;
+    std::vector<Sleeper> asleep_;  // heap by wake_ns
+    unsigned live_threads_ = 0;    // of blocks that have started and not ended
+    bool crowded_ = false;
+    Cta* near_cta_ = nullptr;  // in a crowd: the block that this slice keeps to
     std::vector<Task*> finished_;
     std::vector<Kernel*> starting_;  // kernels with blocks that wait for an SM
     int stopped_rank_ = -1;
@@ -364,7 +387,9 @@ class EngineCore {
 
     uint64_t steps_ = 0;
     uint64_t switches_ = 0;
-    uint64_t jumped_ns_ = 0;
+    uint64_t jumped_ns_ = 0;  ///< all virtual time but that of the steps after timed_steps_
+    uint64_t timed_steps_ = 0;
+    unsigned time_shift_ = 0;  ///< in a crowd a step takes less: its threads run side by side
     uint64_t trace_hash_ = 0xcbf29ce484222325ull;
     uint64_t next_task_id_ = 1;
     uint64_t next_kernel_serial_ = 1;

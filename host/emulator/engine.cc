@@ -2,6 +2,7 @@
 #include "host/emulator/engine.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -19,6 +20,13 @@ namespace {
 
 constexpr uint64_t kStepNs = 2;
 constexpr int kSliceMax = 64;  // fiber switches between two turns of the hub
+// A crowd: so many threads that their stacks do not fit the caches. There a slice is longer and
+// keeps to one block; between two slices workers move as much more often, and more so with many
+// ranks, each of which has its own network card.
+constexpr unsigned kCrowdThreads = 4096;
+constexpr int kCrowdSlices = 32;
+constexpr int kRanksAbreast = 8;
+constexpr unsigned kThreadsAbreast = 1024;  // in a crowd: threads that share one step's time
 constexpr int kRunToBlockPolls =
     24;  // polls of one fiber before run_to_block takes it for a spinning one
 constexpr unsigned kYieldsAfterEnd = 100000;
@@ -32,10 +40,6 @@ constexpr uint64_t kQuietStepsMax = 4000000;
 __attribute__((tls_model("initial-exec"))) __thread EngineCore* thread_core = nullptr;
 
 std::terminate_handler previous_terminate = nullptr;
-
-bool wakes_later(const Task* a, const Task* b) {
-    return a->wake_ns != b->wake_ns ? a->wake_ns > b->wake_ns : a->id > b->id;
-}
 
 }  // namespace
 
@@ -210,7 +214,7 @@ EngineCore::~EngineCore() {
 }
 
 uint64_t EngineCore::now_ns() const {
-    if (simulating) return steps_ * kStepNs + jumped_ns_;
+    if (simulating) return (((steps_ - timed_steps_) * kStepNs) >> time_shift_) + jumped_ns_;
     return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
                                      std::chrono::steady_clock::now().time_since_epoch())
                                      .count());
@@ -231,20 +235,35 @@ HostContext* EngineCore::host_context() {
 
 // ---- run list
 
+namespace {
+
+void flip_runnable(DeviceTask& task) {
+    task.cta->runnable[task.place.thread / 64] ^= uint64_t{1} << (task.place.thread % 64);
+}
+
+}  // namespace
+
 void EngineCore::insert(Task* task) {
     if (task->in_run_list || task->finished) return;
     task->in_run_list = true;
     task->run_index = static_cast<uint32_t>(run_.size());
-    run_.push_back(task);
+    run_.push_back({task, task->priority_group});
+    if (task->kind == FiberKind::device) flip_runnable(*static_cast<DeviceTask*>(task));
 }
 
 void EngineCore::remove(Task* task) {
     if (!task->in_run_list) return;
     task->in_run_list = false;
-    Task* last = run_.back();
+    const Runnable last = run_.back();
     run_[task->run_index] = last;
-    last->run_index = task->run_index;
+    last.task->run_index = task->run_index;
     run_.pop_back();
+    if (task->kind == FiberKind::device) flip_runnable(*static_cast<DeviceTask*>(task));
+}
+
+void EngineCore::put_to_sleep(Task* task, uint64_t wake_ns) {
+    asleep_.push_back({wake_ns, task->id, task});
+    std::push_heap(asleep_.begin(), asleep_.end(), Sleeper::wakes_later);
 }
 
 bool EngineCore::allowed_to_run(const Task* task) const {
@@ -255,8 +274,8 @@ bool EngineCore::allowed_to_run(const Task* task) const {
     return static_cast<const DeviceTask*>(task)->place.device != stopped_rank_;
 }
 
-uint64_t EngineCore::priority_of(const Task* task) const {
-    uint64_t x = (task->priority_group + priority_epoch_ * 0x9e3779b97f4a7c15ull) ^ options.seed;
+uint64_t EngineCore::priority_of(const Runnable& entry) const {
+    uint64_t x = (entry.priority_group + priority_epoch_ * 0x9e3779b97f4a7c15ull) ^ options.seed;
     x = (x ^ (x >> 31)) * 0xbf58476d1ce4e5b9ull;
     return x ^ (x >> 29);
 }
@@ -283,19 +302,51 @@ Task* EngineCore::pick() {
 }
 
 Task* EngineCore::pick_any() {
+    if (crowded_) [[unlikely]] {
+        return pick_near();
+    }
+    return pick_far();
+}
+
+Task* EngineCore::pick_far() {
     const size_t count = run_.size();
-    Task* chosen = run_[rng.below(count)];
-    if (options.schedule != Schedule::priority) return chosen;
+    Runnable chosen = run_[rng.below(count)];
+    if (options.schedule != Schedule::priority) return chosen.task;
     if (steps_ >= priority_epoch_ends_) {
         ++priority_epoch_;
         priority_epoch_ends_ = steps_ + 64 + rng.below(8 * count + 64);
     }
     // A tournament of four; every fourth choice is plain, so that nobody starves.
-    if (rng.below(4) == 0) return chosen;
+    if (rng.below(4) == 0) return chosen.task;
     for (int i = 0; i < 3; ++i) {
-        Task* other = run_[rng.below(count)];
+        const Runnable other = run_[rng.below(count)];
         if (priority_of(other) > priority_of(chosen)) chosen = other;
     }
+    return chosen.task;
+}
+
+// Another thread of the block that the slice keeps to, or of another block when nobody there can
+// go on.
+Task* EngineCore::pick_near() {
+    constexpr unsigned kBits = 64;
+    if (near_cta_ != nullptr) {
+        const std::vector<uint64_t>& words = near_cta_->runnable;
+        const auto first = static_cast<unsigned>(rng.below(near_cta_->threads.size()));
+        uint64_t left = words[first / kBits] >> (first % kBits) << (first % kBits);
+        for (size_t i = first / kBits, looked = 0; looked <= words.size(); ++looked) {
+            if (left != 0) {
+                const size_t index = i * kBits + static_cast<size_t>(std::countr_zero(left));
+                Task* const chosen = &near_cta_->threads[index];
+                // The only one there has just polled in vain, perhaps.
+                if (chosen == current_) break;
+                return chosen;
+            }
+            i = i + 1 < words.size() ? i + 1 : 0;
+            left = words[i];
+        }
+    }
+    Task* const chosen = pick_far();
+    near_cta_ = chosen->kind == FiberKind::device ? static_cast<DeviceTask*>(chosen)->cta : nullptr;
     return chosen;
 }
 
@@ -383,10 +434,8 @@ void EngineCore::sleep_until(uint64_t when_ns, const char* what) {
     if (choosing() && self->kind == FiberKind::device) return yield(what);
     ++steps_;
     self->what = what;
-    self->wake_ns = when_ns;
     remove(self);
-    asleep_.push_back(self);
-    std::push_heap(asleep_.begin(), asleep_.end(), wakes_later);
+    put_to_sleep(self, when_ns);
     if (--budget_ <= 0 || run_.empty()) {
         switch_to(&hub_);
     } else {
@@ -487,9 +536,7 @@ void EngineCore::add_host(int rank, std::function<void()> program) {
     happens_before(this);
     if (rank == options.faults.late_rank && !options.faults.wait_until_armed) {
         host.what = "late rank (fault)";
-        host.wake_ns = options.faults.late_ns;
-        asleep_.push_back(&host);
-        std::push_heap(asleep_.begin(), asleep_.end(), wakes_later);
+        put_to_sleep(&host, options.faults.late_ns);
     } else {
         insert(&host);
     }
@@ -623,12 +670,14 @@ void EngineCore::start_block(Kernel& kernel, int sm, unsigned index) {
     cta.index = index;
     cta.sm = sm;
     cta.live = threads;
+    live_threads_ += threads;
     cta.started_ns = now_ns();
     cta.context = {unflatten(index, launch.grid), launch.block, launch.grid};
     allocate_shared(cta, launch.shared_bytes, options.fill_fresh_memory);
     if (options.tracer != nullptr)
         event(TraceEvent::Kind::begin, kernel.device, 1 + static_cast<int>(index), launch.name);
     cta.threads = std::vector<DeviceTask>(threads);
+    cta.runnable.resize((threads + 63) / 64);
     cta.warps = std::vector<Warp>((threads + kWarpLanes - 1) / kWarpLanes);
 
     const FaultPlan& faults = options.faults;
@@ -653,9 +702,7 @@ void EngineCore::start_block(Kernel& kernel, int sm, unsigned index) {
         if (!allowed_to_run(&task)) continue;
         if (stalled) {
             task.what = "stalled block (fault)";
-            task.wake_ns = cta.started_ns + faults.stall_ns;
-            asleep_.push_back(&task);
-            std::push_heap(asleep_.begin(), asleep_.end(), wakes_later);
+            put_to_sleep(&task, cta.started_ns + faults.stall_ns);
         } else {
             insert(&task);
         }
@@ -670,6 +717,8 @@ void EngineCore::finish_cta(Cta& cta) {
     bulk->block_finished(cta);
     if (watch != nullptr) watch->forget_cta(cta);
     if (loaded_cta_ == &cta) loaded_cta_ = nullptr;
+    if (near_cta_ == &cta) near_cta_ = nullptr;
+    live_threads_ -= static_cast<unsigned>(cta.threads.size());
     Sm& home = devices_[kernel.device].sms[cta.sm];
     home.threads -= static_cast<unsigned>(cta.threads.size());
     home.blocks -= 1;
@@ -738,9 +787,9 @@ bool EngineCore::step_workers() {
 bool EngineCore::wake_sleepers() {
     bool moved = false;
     const uint64_t now = now_ns();
-    while (!asleep_.empty() && asleep_.front()->wake_ns <= now) {
-        Task* task = asleep_.front();
-        std::pop_heap(asleep_.begin(), asleep_.end(), wakes_later);
+    while (!asleep_.empty() && asleep_.front().wake_ns <= now) {
+        Task* const task = asleep_.front().task;
+        std::pop_heap(asleep_.begin(), asleep_.end(), Sleeper::wakes_later);
         asleep_.pop_back();
         if (allowed_to_run(task)) insert(task);
         moved = true;
@@ -768,7 +817,8 @@ bool EngineCore::any_worker_busy() const {
 
 void EngineCore::run_fibers() {
     if (run_.empty()) return;
-    budget_ = 1 + static_cast<int>(rng.below(kSliceMax));
+    budget_ = 1 + static_cast<int>(rng.below(kSliceMax * (crowded_ ? kCrowdSlices : 1)));
+    near_cta_ = nullptr;
     spin_budget_ = kRunToBlockPolls;
     switch_to(pick());
 }
@@ -779,7 +829,8 @@ bool EngineCore::take_chosen_turn() {
     constexpr unsigned kIdleRunsMax = 4;
     const uint64_t progress_now = progress_.load(std::memory_order_relaxed);
     std::vector<Task*> ready;
-    for (Task* task : run_) {
+    for (const Runnable& entry : run_) {
+        Task* const task = entry.task;
         if (task->kind == FiberKind::host) {
             run_chosen(task);
             return true;
@@ -801,7 +852,7 @@ bool EngineCore::take_chosen_turn() {
     const size_t ways = ready.size() + moves.size();
     if (ways == 0) {
         // Everybody polls in vain: only time can help.
-        if (!run_.empty()) run_chosen(run_[steps_ % run_.size()]);
+        if (!run_.empty()) run_chosen(run_[steps_ % run_.size()].task);
         return moved;
     }
     const size_t way = choose(static_cast<uint32_t>(ways));
@@ -833,15 +884,25 @@ void EngineCore::stop_rank(int rank) {
     if (options.tracer != nullptr)
         event(TraceEvent::Kind::instant, rank, 0, "stopped for ever (fault)");
     for (size_t i = 0; i < run_.size();) {
-        if (allowed_to_run(run_[i])) {
+        if (allowed_to_run(run_[i].task)) {
             ++i;
         } else {
-            remove(run_[i]);
+            remove(run_[i].task);
         }
     }
     for (HostTask& host : hosts_) {
         if (host.host.rank == rank && !host.finished) --hosts_running_;
     }
+}
+
+// Whether this world is a crowd from now on, and how fast its time goes.
+void EngineCore::look_at_crowd() {
+    crowded_ = simulating && live_threads_ >= kCrowdThreads;
+    const unsigned shift = crowded_ ? std::bit_width(live_threads_ / kThreadsAbreast) : 0u;
+    if (shift == time_shift_) return;
+    jumped_ns_ = now_ns();
+    timed_steps_ = steps_;
+    time_shift_ = shift;
 }
 
 bool EngineCore::hub_turn() {
@@ -851,12 +912,19 @@ bool EngineCore::hub_turn() {
         if (!finished_.empty()) reap();
         if (!ended()) {
             if (!starting_.empty()) moved = start_blocks() || moved;
+            look_at_crowd();
             moved = streams->step(rng) || moved;
             if (choosing()) {
                 wake_sleepers();
                 moved = wake_hosts() || moved;
                 if (!moved) moved = take_chosen_turn();
                 return moved || progress_.load(std::memory_order_relaxed) != before;
+            }
+            const int rounds = crowded_ ? kCrowdSlices * (1 + device_count() / kRanksAbreast) : 1;
+            for (int i = 1; i < rounds; ++i) {
+                const bool started = streams->step(rng);
+                if (!step_workers() && !started) break;
+                moved = true;
             }
             moved = step_workers() || moved;
             // Waking a sleeper is not progress: threads that sleep between polls would hide a
@@ -909,7 +977,7 @@ void EngineCore::judge_progress(bool moved) {
     // nothing, and time goes on to the next sleeper only. Else many missed turns in a row, which
     // nobody but the plan is to blame for, would eat up every deadline.
     if (held_back_) {
-        if (!asleep_.empty()) jump_to(std::max(now_ns(), asleep_.front()->wake_ns));
+        if (!asleep_.empty()) jump_to(std::max(now_ns(), asleep_.front().wake_ns));
         return;
     }
     if (quiet_rounds_++ == 0) {
@@ -947,7 +1015,7 @@ bool EngineCore::release_unwinding_hosts() {
 
 void EngineCore::jump_time() {
     const uint64_t now = now_ns();
-    uint64_t target = asleep_.empty() ? now : std::max(now, asleep_.front()->wake_ns);
+    uint64_t target = asleep_.empty() ? now : std::max(now, asleep_.front().wake_ns);
     // First from sleeper to sleeper; when that goes on and on, in growing leaps.
     if (asleep_.empty() || quiet_rounds_ > kExactJumps) {
         // From small to large, so that a wait overshoots its deadline by about half at most.

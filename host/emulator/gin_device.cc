@@ -51,7 +51,6 @@ GinQueue& queue_of(DevCommState& state, uint32_t context, int target) {
         queue->context = context;
         queue->peer = target;
         queue->depth = state.queue_depth;
-        state.world->network.add_queue(queue.get());
     }
     return *queue;
 }

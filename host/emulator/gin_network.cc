@@ -7,6 +7,7 @@
 #include <cstring>
 #include <tuple>
 
+#include "host/emulator/core.hpp"
 #include "host/emulator/fiber.hpp"
 #include "host/emulator/gin_traffic.hpp"
 #include "host/emulator/watch.hpp"
@@ -18,6 +19,7 @@ constexpr size_t kPiecesMax = 8;  // an operation is cut into at most this many 
 constexpr unsigned kPatienceMax = 96;
 [[maybe_unused]] constexpr size_t kActorCount = 16;
 constexpr int kMovesPerStep = 2;
+constexpr size_t kAnyPiece = ~size_t{0};
 
 }  // namespace
 
@@ -62,14 +64,23 @@ GinNetwork::~GinNetwork() {
 // ----------------------------------------------------------------------------------------------
 // queues
 
-void GinNetwork::add_queue(GinQueue* queue) {
-    queues_.push_back(queue);
-}
-
 void GinNetwork::remove_queue(GinQueue* queue) {
     set_movable(*queue, 0);
     queue->ops.clear();
-    queues_.erase(std::remove(queues_.begin(), queues_.end(), queue), queues_.end());
+    list_if_filled(*queue);
+}
+
+void GinNetwork::list_if_filled(GinQueue& queue) {
+    if (queue.in_filled == !queue.ops.empty()) return;
+    queue.in_filled = !queue.in_filled;
+    if (queue.in_filled) {
+        queue.filled_index = filled_.size();
+        filled_.push_back(&queue);
+        return;
+    }
+    filled_.back()->filled_index = queue.filled_index;
+    filled_[queue.filled_index] = filled_.back();
+    filled_.pop_back();
 }
 
 void GinNetwork::set_movable(GinQueue& queue, unsigned count) {
@@ -96,7 +107,10 @@ void GinNetwork::post(GinQueue& queue, GinOp op, Doorbell doorbell) {
     if (op.kind == GinOpKind::put && op.src != nullptr && op.bytes > 0) {
         op.data.assign(op.src, op.src + op.bytes);
     }
-    if (op.bytes > 0) op.pieces.emplace_back(0, op.bytes);
+    const bool in_halves = choosing() && engine_.options().faults.split_chance > 0;
+    const size_t cut = in_halves ? op.bytes / 2 : 0;
+    if (cut > 0) op.pieces.emplace_back(0, cut);
+    if (op.bytes > 0) op.pieces.emplace_back(cut, op.bytes - cut);
     op.delivered = op.bytes == 0;
     op.signalled = op.signal_word == nullptr;
     // A signal or a value has no source that the sender must keep.
@@ -126,6 +140,7 @@ void GinNetwork::post(GinQueue& queue, GinOp op, Doorbell doorbell) {
     queue.slots_used += op.slots;
     queue.issued += 1;
     queue.ops.push_back(std::move(op));
+    list_if_filled(queue);
     happens_before(&queue.ops.back());
     const double twice = engine_.options().faults.duplicate_doorbell_chance;
     if (doorbell == Doorbell::ring) {
@@ -237,7 +252,7 @@ bool GinNetwork::move(GinQueue& queue, uint64_t number, Rng& rng) {
     Step steps[3];
     const unsigned count = legal_steps(queue, number, steps);
     if (count == 0) return false;
-    perform(queue, number, steps[rng.below(count)], rng);
+    perform(queue, number, steps[rng.below(count)], kAnyPiece, rng);
     return true;
 }
 
@@ -248,7 +263,13 @@ size_t GinNetwork::move_count() {
             if (queue->at(number).done()) continue;
             Step steps[3];
             const unsigned count = legal_steps(*queue, number, steps);
-            for (unsigned i = 0; i < count; ++i) moves_.push_back({queue, number, steps[i]});
+            for (unsigned i = 0; i < count; ++i) {
+                const GinOp& op = queue->at(number);
+                // A get's first move reads everything.
+                const bool each = steps[i] == Step::piece && !op.data.empty();
+                for (size_t piece = 0; piece < (each ? op.pieces.size() : 1); ++piece)
+                    moves_.push_back({queue, number, steps[i], piece});
+            }
         }
     }
     return moves_.size();
@@ -256,17 +277,21 @@ size_t GinNetwork::move_count() {
 
 void GinNetwork::move_number(size_t index, Rng& rng) {
     const Move move = moves_[index];
-    perform(*move.queue, move.number, move.step, rng);
+    perform(*move.queue, move.number, move.step, move.piece, rng);
 }
 
-void GinNetwork::perform(GinQueue& queue, uint64_t number, Step step, Rng& rng) {
+bool GinNetwork::choosing() const {
+    return engine_.core().choosing();
+}
+
+void GinNetwork::perform(GinQueue& queue, uint64_t number, Step step, size_t piece, Rng& rng) {
     GinOp& op = queue.at(number);
     {
         const Actor actor(*this, queue);
         happens_after(&op);
     }
     switch (step) {
-        case Step::piece: move_piece(queue, op, rng); break;
+        case Step::piece: move_piece(queue, op, piece, rng); break;
         case Step::local: complete_locally(queue, op); break;
         case Step::signal: fire_signal(queue, op); break;
     }
@@ -277,9 +302,10 @@ void GinNetwork::perform(GinQueue& queue, uint64_t number, Step step, Rng& rng) 
     engine_.progress();
 }
 
-void GinNetwork::move_piece(GinQueue& queue, GinOp& op, Rng& rng) {
+void GinNetwork::move_piece(GinQueue& queue, GinOp& op, size_t index, Rng& rng) {
     Watch* const watching = watch();
-    if (op.kind == GinOpKind::get && op.data.empty() && rng.chance(0.5)) {
+    // Under a Chooser always in two moves: the second may follow at once.
+    if (op.kind == GinOpKind::get && op.data.empty() && (choosing() || rng.chance(0.5))) {
         if (watching != nullptr) {
             watching->agent_access(op.sender_agent, op.src, op.bytes, false);
         }
@@ -289,11 +315,11 @@ void GinNetwork::move_piece(GinQueue& queue, GinOp& op, Rng& rng) {
         note_read(op.src, op.bytes);
         return;
     }
-    const size_t index = rng.below(op.pieces.size());
+    if (index == kAnyPiece) index = rng.below(op.pieces.size());
     auto [offset, bytes] = op.pieces[index];
     op.pieces[index] = op.pieces.back();
     op.pieces.pop_back();
-    if (bytes > 1 && op.pieces.size() + 1 < kPiecesMax &&
+    if (bytes > 1 && op.pieces.size() + 1 < kPiecesMax && !choosing() &&
         rng.chance(engine_.options().faults.split_chance)) {
         const size_t cut = 1 + rng.below(bytes - 1);
         std::pair<size_t, size_t> low{offset, cut}, high{offset + cut, bytes - cut};
@@ -411,6 +437,7 @@ void GinNetwork::retire(GinQueue& queue) {
         queue.ops.pop_front();
         queue.base += 1;
     }
+    list_if_filled(queue);
 }
 
 // ----------------------------------------------------------------------------------------------
@@ -437,7 +464,7 @@ std::string GinNetwork::find_unfinished(const char* begin, size_t bytes) const {
     const auto touches = [&](const char* address, size_t size) {
         return address != nullptr && size > 0 && address < begin + bytes && begin < address + size;
     };
-    for (const GinQueue* queue : queues_) {
+    for (const GinQueue* queue : filled_) {
         for (const GinOp& op : queue->ops) {
             const bool source_busy = op.kind == GinOpKind::get ? !op.delivered : !op.local_done;
             if ((!op.delivered && touches(op.dst, op.bytes)) ||
@@ -458,7 +485,7 @@ std::string GinNetwork::find_unfinished(const GinQueue& queue) const {
 }
 
 bool GinNetwork::signal_in_flight(const uint64_t* word) const {
-    for (const GinQueue* queue : queues_) {
+    for (const GinQueue* queue : filled_) {
         for (const GinOp& op : queue->ops) {
             if (op.signal_word == word && !op.signalled) return true;
         }
@@ -467,7 +494,7 @@ bool GinNetwork::signal_in_flight(const uint64_t* word) const {
 }
 
 bool GinNetwork::counter_in_flight(const uint64_t* word) const {
-    for (const GinQueue* queue : queues_) {
+    for (const GinQueue* queue : filled_) {
         for (const GinOp& op : queue->ops) {
             if (op.counter_word == word && !op.local_done) return true;
         }
@@ -480,7 +507,8 @@ void GinNetwork::drop_touching(const char* begin, size_t bytes) {
         const char* at = static_cast<const char*>(address);
         return at != nullptr && at >= begin && at < begin + bytes;
     };
-    for (GinQueue* queue : queues_) {
+    // A copy: a queue that this empties leaves the list.
+    for (GinQueue* queue : std::vector<GinQueue*>(filled_)) {
         const uint64_t last = queue->base + queue->ops.size();
         for (uint64_t n = queue->base; n < last && n < queue->base + queue->ops.size(); ++n) {
             GinOp& op = queue->at(n);
@@ -504,7 +532,7 @@ void GinNetwork::forget_use(const uint64_t* word) {
 std::string GinNetwork::describe() const {
     std::string all = "GIN network";
     unsigned lines = 0;
-    for (const GinQueue* queue : queues_) {
+    for (const GinQueue* queue : filled_) {
         const uint64_t held = queue->issued - queue->rung;
         if (queue->ops.empty()) continue;
         if (++lines > 20) continue;

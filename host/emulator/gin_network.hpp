@@ -78,6 +78,8 @@ struct GinQueue {
     bool broken = false;      ///< what is issued from now on is lost (fault)
     bool echo = false;        ///< a second doorbell is still to come (fault)
     size_t active_index = 0;  ///< in the network's list, while movable > 0
+    size_t filled_index = 0;  ///< likewise, while in_filled
+    bool in_filled = false;
     std::vector<QueueUser> users;
     char flush_tag = 0;    ///< ThreadSanitizer and watch: local completion -> flush
     char retired_tag = 0;  ///< watch: what is over -> strong signals
@@ -106,7 +108,6 @@ class GinNetwork {
     void post(GinQueue& queue, GinOp op, Doorbell doorbell);
     void ring(GinQueue& queue);
 
-    void add_queue(GinQueue* queue);
     /// Forgets a queue and what is in it.
     void remove_queue(GinQueue* queue);
 
@@ -133,9 +134,10 @@ class GinNetwork {
     unsigned draw_patience();
     enum class Step : uint8_t { piece, local, signal };
     unsigned legal_steps(GinQueue& queue, uint64_t number, Step* out);
+    bool choosing() const;
     bool move(GinQueue& queue, uint64_t number, Rng& rng);
-    void perform(GinQueue& queue, uint64_t number, Step step, Rng& rng);
-    void move_piece(GinQueue& queue, GinOp& op, Rng& rng);
+    void perform(GinQueue& queue, uint64_t number, Step step, size_t piece, Rng& rng);
+    void move_piece(GinQueue& queue, GinOp& op, size_t index, Rng& rng);
     void complete_locally(GinQueue& queue, GinOp& op);
     bool signal_enabled(GinQueue& queue, uint64_t number);
     void watch_signal(GinQueue& queue, const GinOp& op);
@@ -143,6 +145,7 @@ class GinNetwork {
     void check_source(const GinQueue& queue, const GinOp& op, size_t offset, size_t bytes);
     void retire(GinQueue& queue);
     void set_movable(GinQueue& queue, unsigned count);
+    void list_if_filled(GinQueue& queue);
     class Actor;
     static std::string text(const GinQueue& queue, const GinOp& op);
 
@@ -151,10 +154,11 @@ class GinNetwork {
         GinQueue* queue;
         uint64_t number;
         Step step;
+        size_t piece;  ///< for Step::piece
     };
     std::vector<Move> moves_;  ///< of the last move_count()
     std::vector<GinQueue*> active_;
-    std::vector<GinQueue*> queues_;
+    std::vector<GinQueue*> filled_;  ///< queues with operations; a world may have a million others
     std::vector<uint64_t> issued_by_rank_;  ///< GIN operations, for the failing put
     std::unordered_map<const uint64_t*, uint32_t> address_uses_;
     std::vector<void*> actors_;  ///< ThreadSanitizer fibers

@@ -14,6 +14,8 @@ StreamTable::StreamTable(EngineCore& core) : core_(core) {
         per_thread_.push_back(std::make_unique<Stream>());
         per_thread_.back()->device = d;
         per_thread_.back()->serial = next_serial_++;
+        valid_.insert(legacy_.back().get());
+        valid_.insert(per_thread_.back().get());
     }
 }
 
@@ -26,20 +28,19 @@ Stream* StreamTable::create(int device, bool blocking, int priority) {
     stream->priority = priority;
     stream->serial = next_serial_++;
     streams_.push_back(std::move(stream));
+    valid_.insert(streams_.back().get());
     return streams_.back().get();
 }
 
 void StreamTable::destroy(Stream* stream) {
     stream->destroyed = true;
+    valid_.erase(stream);
     if (!stream->queue.empty()) return;
     std::erase_if(streams_, [&](const auto& held) { return held.get() == stream; });
 }
 
 bool StreamTable::valid(const Stream* stream) const {
-    const auto is_it = [&](const auto& held) { return held.get() == stream && !held->destroyed; };
-    return std::any_of(streams_.begin(), streams_.end(), is_it) ||
-           std::any_of(legacy_.begin(), legacy_.end(), is_it) ||
-           std::any_of(per_thread_.begin(), per_thread_.end(), is_it);
+    return valid_.contains(stream);
 }
 
 void StreamTable::enqueue(Stream* stream, Work work) {

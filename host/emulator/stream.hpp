@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "host/emulator/core.hpp"
@@ -139,6 +140,7 @@ class StreamTable {
     uint64_t next_sequence_ = 1;
     uint64_t next_serial_ = 1;
     std::vector<std::unique_ptr<Stream>> streams_;
+    std::unordered_set<const Stream*> valid_;  ///< of all kinds, not destroyed
     std::vector<std::unique_ptr<Stream>> legacy_;
     std::vector<std::unique_ptr<Stream>> per_thread_;
     std::vector<Stream*> active_;  ///< queue not empty, in order of activation

@@ -396,6 +396,15 @@ GIMLET_DEVICE void send_batch(const PutArgs& args, std::int32_t to) {
     }
 }
 
+/// The sources of the warp's batches to peers `first` ... `last`. Whole warp.
+GIMLET_DEVICE void flush_and_overwrite(const PutArgs& args, std::uint64_t round, std::int32_t first,
+                                       std::int32_t last) {
+    if (elect() && args.flaw != PutFlaw::no_flush)
+        gin_context(args.peers, args.context).flush(ncclCoopThread{});
+    warp_sync();
+    for (std::int32_t to = first; to <= last; to += warp_count()) fill_batch(args, ~round, to);
+}
+
 GIMLET_GLOBAL void put_kernel(const GIMLET_GRID_CONSTANT PutArgs args) {
     const PeerHandles& peers = args.peers;
     const SignalMap map{peers.rank_count};
@@ -403,16 +412,13 @@ GIMLET_GLOBAL void put_kernel(const GIMLET_GRID_CONSTANT PutArgs args) {
     for (std::int32_t i = 0; i < args.rounds; ++i) {
         const std::uint64_t round = args.first_epoch + static_cast<std::uint64_t>(i);
         const WaitScope scope = wait_scope(peers, Tag::user, Primitive::user, round, nullptr);
+        const bool each = args.flush == PutFlush::each_batch;
         for (std::int32_t to = warp_index(); to < peers.rank_count; to += warp_count()) {
             fill_batch(args, round, to);
-            if (elect()) {
-                send_batch(args, to);
-                if (args.flaw != PutFlaw::no_flush)
-                    gin_context(peers, args.context).flush(ncclCoopThread{});
-            }
-            warp_sync();
-            fill_batch(args, ~round, to);
+            if (elect()) send_batch(args, to);
+            if (each) flush_and_overwrite(args, round, to, to);
         }
+        if (!each) flush_and_overwrite(args, round, warp_index(), peers.rank_count - 1);
         WaitStatus status = WaitStatus::ok;
         for (std::int32_t from = thread_index(); from < peers.rank_count; from += block_threads()) {
             if (status == WaitStatus::ok) {

@@ -83,6 +83,9 @@ cudaError_t launch_grid_rounds(const GridArgs& args, int blocks, int threads, cu
 /// Deliberate faults in the use of aggregated puts.
 enum class PutFlaw : std::int32_t { none, not_closed, weak_last_signal, no_flush };
 
+/// When a warp flushes and overwrites its sources: a flush looks at the queues to all peers.
+enum class PutFlush : std::int32_t { each_batch, all_batches };
+
 struct PutArgs {
     PeerHandles peers;
     std::uint64_t rows_offset;  ///< [ranks][put_count] rows of 64 bytes, received
@@ -94,12 +97,13 @@ struct PutArgs {
     std::int32_t put_count;  ///< puts of a batch to each peer
     std::int32_t context;
     PutFlaw flaw;
+    PutFlush flush;
 };
 
 /// Rounds of: warp w sends a batch to peers w, w + warps, ..., closes it with a strong signal,
-/// flushes, and overwrites the sources; the block waits for the batches of all peers and checks
-/// them. One block. Uses signals dispatch_arrival, and combine_ready to say that the rows have been
-/// read.
+/// flushes, and overwrites the sources (after each batch or after all); the block waits for the
+/// batches of all peers and checks them. One block. Uses signals dispatch_arrival, and
+/// combine_ready to say that the rows have been read.
 cudaError_t launch_put_rounds(const PutArgs& args, int threads, cudaStream_t stream);
 
 /// Adds `amount` to the barrier signals of all peers on all contexts, by GIN, and to the own

@@ -35,6 +35,7 @@ MeetingOutcome run_puts(const emu::SimOptions& options, const PutCase& which) {
             args.put_count = which.put_count;
             args.context = which.context;
             args.flaw = which.flaw;
+            args.flush = which.flush;
             check(launch_put_rounds(args, which.threads, world.stream()), "launch_put_rounds");
             world.synchronize();
             outcome.mismatches_of_rank[static_cast<std::size_t>(rank)] = world.read_scratch(0);

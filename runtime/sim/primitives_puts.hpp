@@ -17,6 +17,7 @@ struct PutCase {
     int threads = 64;
     int context = 0;
     PutFlaw flaw = PutFlaw::none;
+    PutFlush flush = PutFlush::each_batch;
     std::uint64_t deadline_ns = 0;
 };
 

@@ -62,7 +62,9 @@ RankWorld::RankWorld(int rank, const emu::SimOptions& options, const WorldShape&
     void* memory = nullptr;
     check(ncclMemAlloc(&memory, window_bytes_), "ncclMemAlloc");
     memory_ = static_cast<std::byte*>(memory);
-    check(cudaMemsetAsync(memory, 0, window_bytes_, stream_), "cudaMemsetAsync");
+    // Fresh memory that is not filled is zero, and costs nothing until somebody uses it.
+    if (options.fill_fresh_memory)
+        check(cudaMemsetAsync(memory, 0, window_bytes_, stream_), "cudaMemsetAsync");
     check(cudaMalloc(reinterpret_cast<void**>(&scratch_), kScratchWords * sizeof(std::uint64_t)),
           "cudaMalloc");
     check(cudaMemsetAsync(scratch_, 0, kScratchWords * sizeof(std::uint64_t), stream_),

@@ -265,7 +265,11 @@ SimResult many_barriers(const SimCase& which, emu::Tracer* tracer) {
     meeting.meeting = Meeting::gpu;
     meeting.rounds = 2;
     meeting.deadline_ns = kDeadlineNs;
-    return run_meeting_case(which, tracer, many_ranks(which), emu::GinMode::gdaki, meeting);
+    const Place place = many_ranks(which);
+    emu::SimOptions options = options_of(which, place.ranks, place.team, emu::GinMode::gdaki);
+    options.fill_fresh_memory = false;  // each rank has room for the counts of all, and no use
+    options.tracer = tracer;
+    return verdict(run_meeting(options, meeting), text_of(options) + ", " + text_of(meeting));
 }
 
 /// Each rank tells every other something, as the count exchange does: a row and a signal.
@@ -274,8 +278,10 @@ SimResult many_notify(const SimCase& which, emu::Tracer* tracer) {
     put.put_count = 1;
     put.rounds = 2;
     put.threads = 32;
+    put.flush = PutFlush::all_batches;
     put.deadline_ns = kDeadlineNs;
     emu::SimOptions options = options_of(which, many_ranks(which).ranks, 1, emu::GinMode::gdaki);
+    options.fill_fresh_memory = false;
     options.tracer = tracer;
     return verdict(run_puts(options, put), text_of(options) + ", a row to everybody");
 }
@@ -315,6 +321,24 @@ SimResult four_ranks(const SimCase& which, emu::Tracer* tracer) {
     scenario.sim = options_of(which, ranks, team, emu::GinMode::gdaki);
     scenario.sim.sm_count = 2;
     scenario.config.max_tokens = 8;
+    take_sizes(which, &scenario);
+    return run_exchange(which, tracer, scenario);
+}
+
+/// A token each: what grows with the ranks is the exchange of counts.
+SimResult many_dispatch(const SimCase& which, emu::Tracer* tracer) {
+    const Place place = many_ranks(which);
+    Scenario scenario = small_scenario(place.ranks, place.team, emu::GinMode::gdaki, which.seed);
+    scenario.sim = options_of(which, place.ranks, place.team, emu::GinMode::gdaki);
+    scenario.sim.sm_count = 2;
+    MoeConfig& config = scenario.config;
+    config.max_tokens = 1;
+    config.hidden = 8;
+    config.topk = 2;
+    config.expert_count = place.ranks;
+    config.sm_budget = 1;
+    config.combine_threads = 64;
+    config.gin_context_count = place.team < place.ranks ? 1 : 0;
     take_sizes(which, &scenario);
     return run_exchange(which, tracer, scenario);
 }
@@ -521,6 +545,10 @@ const std::vector<Entry>& entries() {
          32,
          false,
          many_notify},
+        {{"many-dispatch", "dispatch and combine of many ranks, a token each (--ranks)"},
+         32,
+         false,
+         many_dispatch},
         {{"refusal", "bad input on one rank: all stop and say why"}, 2, false, refusal},
         {{"four-ranks", "dispatch and combine, 4 ranks in 2 teams, 8 tokens each"},
          2,

@@ -114,6 +114,7 @@ struct LitmusArgs {
     std::uint64_t close_base;  ///< earlier rounds that used GIN
     std::uint64_t deadline_ns;
     std::uint64_t delay_ns;  ///< this rank starts later
+    std::int32_t looks_max;  ///< of a reader that looks without a wait
     ProgramId program;
     std::int32_t rank;
     std::uint32_t high_signal;  ///< largest signal id

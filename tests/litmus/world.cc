@@ -72,6 +72,7 @@ Histogram LitmusWorld::run(const Program& program, int rounds) {
     if (rank < 2) args.partner_bytes = static_cast<std::byte*>(window_->peer(partner));
     args.registers = registers_.device();
     args.deadline_ns = options_.deadline_ns;
+    args.looks_max = options_.looks_max;
     args.program = program.id;
     args.rank = rank;
     args.high_signal = options_.gin_signal_count - 1;

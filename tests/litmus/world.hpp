@@ -24,6 +24,7 @@ struct LitmusOptions {
     std::uint64_t deadline_ns = 10'000'000'000ull;
     /// The ranks start up to this much apart, by turns: a real machine has no seed.
     std::uint64_t spread_ns = 0;
+    int looks_max = 64;  ///< after so many looks in vain a reader that does not wait gives up
     int gin_queue_depth = 0;
     std::uint32_t gin_signal_count = kManySignalCount;
 };

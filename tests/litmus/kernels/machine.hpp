@@ -52,7 +52,7 @@ struct Machine {
     GIMLET_DEVICE_COLD void look_twice(std::uint64_t first, std::uint64_t second) const {
         std::uint64_t early = 0;
         std::uint64_t late = 0;
-        for (int tries = 0; tries < 64 && early == late && late == 0; ++tries) {
+        for (int tries = 0; tries < args.looks_max && early == late && late == 0; ++tries) {
             early = look(first);
             late = look(second);
         }
