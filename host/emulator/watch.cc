@@ -641,7 +641,7 @@ void Watch::age_copy(AgentId id, const void* source, void* destination, size_t b
         uint64_t number = word.newest();
         while (number > word.first &&
                knows.at(Part::bulk_global, word.at(number).slot) < word.at(number).time &&
-               core_.rng.chance(kStaleChance)) {
+               (core_.choosing() ? core_.choose(2) == 1 : core_.rng.chance(kStaleChance))) {
             --number;
         }
         std::memcpy(static_cast<std::byte*>(destination) + (at - begin), &word.at(number).value,
