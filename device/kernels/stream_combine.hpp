@@ -75,7 +75,9 @@ class StreamLoader {
                 status = in_.wait(ctx_.wait_scope(Primitive::fifo_wait), count);
             if (!warp_ok(status)) return false;
         }
-        // Rows were acquired by their rings' owners; lane 0 reads them by bulk loads.
+        // Rows were acquired by their rings' owners; lane 0 reads them by bulk loads. The vote
+        // above orders no memory.
+        warp_sync();
         if (elect()) fence_proxy_async();
         std::uint32_t index = 0;
         GIMLET_ROLLED

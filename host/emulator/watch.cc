@@ -479,10 +479,11 @@ bool ordered_before(const auto& old, const auto& now, const Knowledge& knows, bo
         if (old.scope >= distance && now.scope >= distance) return true;
     }
     const bool known = knows.at(Part::plain, old.slot) >= old.time;
-    // Between bulk copies of one block's shared memory the mbarrier or the wait is enough. A read
-    // that is over needs no fence before a bulk copy overwrites what it has read.
-    const bool needs_fence =
-        now.proxy == Proxy::async && old.writes && !(shared && old.proxy == Proxy::async);
+    // Bulk copies of one block, and those of its shared memory, are of one proxy and one block: the
+    // mbarrier or the wait is enough. A read that is over needs no fence before a bulk copy
+    // overwrites what it has read.
+    const bool same_proxy = old.proxy == Proxy::async && (shared || old.cta == now.cta);
+    const bool needs_fence = now.proxy == Proxy::async && old.writes && !same_proxy;
     if (!known || !needs_fence) return known;
     const Part part = shared ? Part::bulk_shared : Part::bulk_global;
     *only_fence_missing = true;

@@ -151,6 +151,34 @@ Body bulk_write(bool fenced, bool waited) {
     };
 }
 
+/// A row is written by bulk stores twice: by two threads of a block, or by two blocks.
+Body bulk_write_again(bool same_block, bool fenced) {
+    return [=](const Machine& m) {
+        if (m.rank != 0) return;
+        const auto store = [&] {
+            bulk_store(m.other->data, shared_words(), 64);
+            bulk_commit();
+            bulk_wait<0>();
+        };
+        if (block_index() == 0) {
+            if (lane_index() < 8) shared_words()[lane_index()] = 7;
+            fence_proxy_async_shared();
+            warp_sync();
+            if (thread_index() == 0) store();
+            warp_sync();
+            if (thread_index() == 1 && same_block) store();
+            if (thread_index() == 0) store_release<Scope::gpu>(&m.own->flag, 1);
+        } else if (thread_index() == 0 && !same_block) {
+            for (int i = 0; i < 8; ++i) shared_words()[i] = 7;
+            fence_proxy_async_shared();
+            while (load_acquire<Scope::gpu>(&m.own->flag) == 0) {
+            }
+            if (fenced) fence_proxy_async();
+            store();
+        }
+    };
+}
+
 }  // namespace
 
 TEST_CASE("races: messages by release and acquire", "[races]") {
@@ -218,6 +246,10 @@ TEST_CASE("races: bulk copies and proxy fences", "[races]") {
     must_be_found(bulk_write(false, true),
                   {"a block's shared memory", "bulk store's read", "no proxy fence"});
     must_be_found(bulk_write(true, false), {"bulk store's write (async proxy)", "plain read"});
+    // One proxy and one block: the wait orders the second behind the first. Blocks need the fence.
+    must_be_clean(bulk_write_again(true, false));
+    must_be_clean(bulk_write_again(false, true));
+    must_be_found(bulk_write_again(false, false), {"bulk store's write", "no proxy fence"});
 }
 
 TEST_CASE("races: inside a block", "[races]") {
