@@ -8,8 +8,16 @@
 #include <cstddef>
 #include <cstdint>
 
+// GCC says it in one way, Clang in another.
 #if defined(__SANITIZE_ADDRESS__)
 #define GIMLET_EMU_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define GIMLET_EMU_ASAN 1
+#endif
+#endif
+
+#if defined(GIMLET_EMU_ASAN)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
