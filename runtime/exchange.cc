@@ -96,7 +96,6 @@ std::unique_ptr<Exchange> Exchange::create(Runtime& runtime, const MoeConfig& co
     exchange->args_.peers = make_peer_handles(
         core->topology, *exchange->device_comm_, *exchange->window_, exchange->plan_.shape,
         exchange->plan_.deadline_ns, exchange->guard_->device_record());
-    exchange->args_.peers.rails_only = exchange->plan_.exchange_args().peers.rails_only;
     const std::uint64_t start = core->first_step;
     exchange->args_.peers.events = exchange->guard_->device_events();
     exchange->guard_->arm(exchange->args_.peers, *exchange->window_, {start, start, start});
@@ -209,20 +208,6 @@ Health Exchange::health() const {
     Health health = guard_->health();
     if (!open_ || !core_->communicator->is_open()) health.state = HealthState::closed;
     return health;
-}
-
-void Exchange::leave_rails() {
-    if (!plan_.rail.active()) return;
-    const Plan direct = *plan_.fallback;
-    const PeerHandles peers = args_.peers;  // the words stay where they are
-    plan_ = direct;
-    args_ = plan_.exchange_args();
-    args_.peers = peers;
-    oldest_generation_ = generation_ + 1;
-    if (core_->live_ranks.front() == rank()) {
-        log(LogLevel::warn, rank(), "the Exchange goes on in mode {}: {}", name_of(plan_.mode),
-            plan_.mode_reason);
-    }
 }
 
 GroupReport Exchange::recover() {

@@ -63,28 +63,19 @@ std::string meaning(const DeviceError& error) {
     return "the peer is late or gone";
 }
 
-/// Also of a wait that was cut short, whose deadline was not the point.
 std::string describe_timeout(const DeviceError& error) {
     std::string out = fmt::format("{} waited {} in {}", name_of(static_cast<Tag>(error.tag)),
                                   format_duration_ns(error.elapsed_ns), name_of(error.primitive));
     if (error.peer >= 0) out += fmt::format(" for rank {}", error.peer);
     if (error.context >= 0) out += fmt::format(" on GIN context {}", error.context);
-    out += fmt::format(": epoch {}, expected {}, seen {}; {}; ", error.epoch, error.expected,
-                       error.seen, meaning(error));
-    return out + (error.fault == DeviceFault::cut_short
-                      ? "another rank's deadline has expired"
-                      : "deadline_ns or GIMLET_TIMEOUT_MS raises the limit");
+    return out + fmt::format(
+                     ": epoch {}, expected {}, seen {}; {}; deadline_ns or GIMLET_TIMEOUT_MS "
+                     "raises the limit",
+                     error.epoch, error.expected, error.seen, meaning(error));
 }
 
 bool is_cause(const DeviceError& error) {
-    return error.fault != DeviceFault::timed_out && error.fault != DeviceFault::cut_short &&
-           error.fault != DeviceFault::peer_refused;
-}
-
-/// Waits for data of a peer that has been seen to enter the step.
-bool is_for_data(Primitive primitive) {
-    return primitive == Primitive::dispatch_arrival || primitive == Primitive::combine_chunk ||
-           primitive == Primitive::rail_dispatch || primitive == Primitive::rail_combine;
+    return error.fault != DeviceFault::timed_out && error.fault != DeviceFault::peer_refused;
 }
 
 /// The step of a record, to tell ranks in one step from ranks in different ones.
@@ -107,7 +98,8 @@ std::string accusation(const GroupReport& report, int suspect) {
     std::string what;
     if (first->fault == DeviceFault::peer_refused) {
         what = "it refused the step";
-    } else if (is_for_data(first->primitive)) {
+    } else if (first->primitive == Primitive::dispatch_arrival ||
+               first->primitive == Primitive::combine_chunk) {
         what = "it entered the step, but its data is missing";
     } else if (own && same_step(*own, *first)) {
         what = "it entered the step, but its word has not arrived";
@@ -218,8 +210,6 @@ ErrorCode error_code_of(DeviceFault fault) noexcept {
         case DeviceFault::peer_refused: return ErrorCode::peer_failed;
         case DeviceFault::host_refused: return ErrorCode::invalid_argument;
         case DeviceFault::wrong_buffer: return ErrorCode::invalid_usage;
-        case DeviceFault::cut_short: return ErrorCode::timeout;
-        case DeviceFault::rails_left: return ErrorCode::invalid_usage;
     }
     return ErrorCode::internal;
 }
@@ -230,8 +220,7 @@ std::string describe(const DeviceError& error) {
     const auto expected = static_cast<std::int64_t>(error.expected);
     switch (error.fault) {
         case DeviceFault::none: break;
-        case DeviceFault::timed_out:
-        case DeviceFault::cut_short: return describe_timeout(error);
+        case DeviceFault::timed_out: return describe_timeout(error);
         case DeviceFault::expert_out_of_range:
             return fmt::format("{} {}: token {} names expert {}; it must be -1 (masked) or 0..{}",
                                kernel, error.epoch, error.token, seen, expected - 1);
@@ -265,12 +254,6 @@ std::string describe(const DeviceError& error) {
                 "{} {}: its addresses belong to buffer {}, this step uses buffer {}; between the "
                 "capture of a graph and its launch an odd number of steps ran (see reserve())",
                 kernel, error.epoch, expected, seen % 2);
-        case DeviceFault::rails_left:
-            return fmt::format(
-                "{} {}: its graph was captured in hybrid mode, which this Exchange has left "
-                "because "
-                "ranks were excluded; capture it again",
-                kernel, error.epoch);
     }
     return fmt::format("{} {}: unknown fault {}", kernel, error.epoch,
                        static_cast<std::uint32_t>(error.fault));

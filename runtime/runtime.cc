@@ -359,12 +359,10 @@ GroupReport Runtime::exclude(std::span<const int> ranks, std::shared_ptr<Bootstr
               size() - 1);
     }
     for (const Exchange* exchange : core_->open_exchanges) {
-        const Plan& plan = exchange->plan();
-        if (!plan.rail.active() || plan.fallback != nullptr) continue;
+        if (exchange->plan().rail.pair_count() == 0) continue;
         raise(ErrorCode::not_supported, rank(),
-              "exclude: a hybrid Exchange is open, whose rows travel over other ranks, and direct "
-              "mode cannot take its place ({}); abort() it first",
-              plan.fallback_reason);
+              "exclude: a hybrid Exchange is open, whose rows travel over other ranks; abort() it "
+              "first, or use direct ones");
     }
     std::vector<int> members;  // by their rank in the present bootstrap
     std::vector<int> left;
@@ -394,7 +392,6 @@ GroupReport Runtime::exclude(std::span<const int> ranks, std::shared_ptr<Bootstr
     core_->bootstrap = std::move(survivors);
     core_->live_ranks = std::move(left);
     log(LogLevel::warn, rank(), "ranks {} are excluded", format_ranks(core_->excluded_ranks()));
-    for (Exchange* exchange : core_->open_exchanges) exchange->leave_rails();
     return recover();
 }
 

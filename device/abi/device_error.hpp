@@ -60,9 +60,6 @@ enum class DeviceFault : std::uint32_t {
     peer_refused = 6,         ///< a peer found a fault in its own input and sent nothing
     host_refused = 7,         ///< this rank's host found a fault in the arguments of the call
     wrong_buffer = 8,         ///< a graph was launched in a step of the other parity than captured
-    cut_short = 9,    ///< another rank has reported a wait in vain: this one ended before its own
-                      ///< deadline
-    rails_left = 10,  ///< a graph of hybrid mode was launched after ranks had been excluded
 };
 
 constexpr const char* name_of(DeviceFault fault) {
@@ -76,8 +73,6 @@ constexpr const char* name_of(DeviceFault fault) {
         case DeviceFault::peer_refused: return "peer_refused";
         case DeviceFault::host_refused: return "host_refused";
         case DeviceFault::wrong_buffer: return "wrong_buffer";
-        case DeviceFault::cut_short: return "cut_short";
-        case DeviceFault::rails_left: return "rails_left";
     }
     return "?";
 }

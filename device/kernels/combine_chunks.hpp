@@ -57,11 +57,7 @@ struct CombineContext {
         return args.expected_parity >= 0 && args.expected_parity != parity;
     }
     /// This rank gives nothing in this step.
-    GIMLET_DEVICE bool refuses() const {
-        return failed || wrong_buffer() || args.refuse != 0 || rails_left();
-    }
-    /// The launch is older than an exclusion, after which the Exchange left hybrid mode.
-    GIMLET_DEVICE bool rails_left() const { return R == Reach::rail && excluded_ranks != 0; }
+    GIMLET_DEVICE bool refuses() const { return failed || wrong_buffer() || args.refuse != 0; }
     GIMLET_DEVICE bool excluded(std::int32_t rank) const {
         return is_excluded(peers, excluded_ranks, rank);
     }
@@ -89,14 +85,8 @@ struct CombineContext {
         return a / peers.lsa_size == b / peers.lsa_size;
     }
     GIMLET_DEVICE WaitScope wait_scope(Primitive primitive) const {
-        return WaitScope{.deadline_ns = peers.deadline_ns,
-                         .error = peers.error,
-                         .poison = &epochs->combine_poison,
-                         .epoch = epoch,
-                         .rank = peers.rank,
-                         .tag = Tag::combine,
-                         .primitive = primitive,
-                         .group = &peers};
+        return WaitScope{peers.deadline_ns, peers.error, &epochs->combine_poison, epoch, peers.rank,
+                         Tag::combine,      primitive};
     }
     GIMLET_DEVICE bool poisoned() const {
         return load_relaxed<Scope::gpu>(&epochs->combine_poison) == epoch;

@@ -137,11 +137,7 @@ struct DispatchContext {
         return args.expected_parity >= 0 && args.expected_parity != parity;
     }
     /// This rank sends nothing in this step, whatever its tokens are.
-    GIMLET_DEVICE bool refuses() const {
-        return failed || wrong_buffer() || args.refuse != 0 || rails_left();
-    }
-    /// The launch is older than an exclusion, after which the Exchange left hybrid mode.
-    GIMLET_DEVICE bool rails_left() const { return R == Reach::rail && excluded_ranks != 0; }
+    GIMLET_DEVICE bool refuses() const { return failed || wrong_buffer() || args.refuse != 0; }
     GIMLET_DEVICE bool excluded(std::int32_t rank) const {
         return is_excluded(peers, excluded_ranks, rank);
     }
@@ -196,14 +192,9 @@ struct DispatchContext {
 
     GIMLET_DEVICE void note(EventKind kind) const { note_event(peers, Tag::dispatch, epoch, kind); }
     GIMLET_DEVICE WaitScope wait_scope(Primitive primitive) const {
-        return WaitScope{.deadline_ns = peers.deadline_ns,
-                         .error = peers.error,
-                         .poison = &epochs->dispatch_poison,
-                         .epoch = epoch,
-                         .rank = peers.rank,
-                         .tag = Tag::dispatch,
-                         .primitive = primitive,
-                         .group = &peers};
+        return WaitScope{
+            peers.deadline_ns, peers.error, &epochs->dispatch_poison, epoch, peers.rank,
+            Tag::dispatch,     primitive};
     }
     /// Marks the step as failed: other blocks stop waiting and nobody announces the step's rows.
     GIMLET_DEVICE void poison() const {
