@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "device/abi/kernel_args.hpp"
@@ -64,6 +65,8 @@ struct RuntimeCore {
     void require_open(const char* what) const;
     /// From now on the host waits long enough for steps of this deadline.
     void allow_for(std::uint64_t deadline_ns) noexcept;
+    /// A call's own deadline, if it has one.
+    void use_deadline(std::optional<std::uint64_t> deadline_ns, PeerHandles* peers) noexcept;
     /// Collective: returns when all devices are idle. If one has an error, it fails on all.
     void wait_for_all(const char* what);
     /// Local: waits for the device if abort() has left something of it, and frees what may go.

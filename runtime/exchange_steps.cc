@@ -276,10 +276,7 @@ Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routin
     DispatchArgs args{};
     args.exchange = args_;
     args.expected_parity = expected_parity(dispatch_position() + 1);
-    if (inputs.deadline_ns) {
-        args.exchange.peers.deadline_ns = *inputs.deadline_ns;
-        core_->allow_for(*inputs.deadline_ns);
-    }
+    core_->use_deadline(inputs.deadline_ns, &args.exchange.peers);
     const auto refuse = [&] {
         args.refuse = 1;
         cuda_check(launch_dispatch(args, fork(stream)), "launch_dispatch", rank());
@@ -551,10 +548,7 @@ void Exchange::combine(const CombineInputs& inputs, const Routing& routing, cuda
     CombineArgs args{};
     args.exchange = args_;
     args.exchange.shape = plan_.kernels.combine;
-    if (inputs.deadline_ns) {
-        args.exchange.peers.deadline_ns = *inputs.deadline_ns;
-        core_->allow_for(*inputs.deadline_ns);
-    }
+    core_->use_deadline(inputs.deadline_ns, &args.exchange.peers);
     args.row_bytes = plan_.combine_row_bytes;
     args.element_type = plan_.config.combine_type;
     args.expected_parity = expected_parity(combine_position() + 1);

@@ -191,6 +191,13 @@ void RuntimeCore::allow_for(std::uint64_t deadline_ns) noexcept {
     host_limit_ns = std::max(host_limit_ns, host_deadline_ns(deadline_ns));
 }
 
+void RuntimeCore::use_deadline(std::optional<std::uint64_t> deadline_ns,
+                               PeerHandles* peers) noexcept {
+    if (!deadline_ns) return;
+    peers->deadline_ns = *deadline_ns;
+    allow_for(*deadline_ns);
+}
+
 void RuntimeCore::release_barrier() {
     if (barrier_window != nullptr) barrier_window->close();
     if (barrier_device_comm != nullptr) barrier_device_comm->close();
@@ -311,10 +318,7 @@ void Runtime::barrier(cudaStream_t stream, std::int32_t repeat_count,
     check_current_device(core_->device.device, "barrier", rank());
     BarrierArgs args = core_->barrier_args;
     args.repeat_count = repeat_count;
-    if (deadline_ns) {
-        args.peers.deadline_ns = *deadline_ns;
-        core_->allow_for(*deadline_ns);
-    }
+    core_->use_deadline(deadline_ns, &args.peers);
     core_->barrier_activity.note(stream);
     cuda_check(launch_barrier(args, core_->barrier_shape, stream), "launch_barrier", rank());
     core_->barrier_count += static_cast<std::uint64_t>(repeat_count);

@@ -2,8 +2,10 @@
 // How ranks that are left agree on who is left. Internal to the bootstraps.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +20,14 @@ namespace gimlet {
 constexpr std::uint64_t meeting_timeout_ns(std::uint64_t call_timeout_ns) {
     constexpr std::uint64_t kLongestNs = std::uint64_t{1} << 62;
     return call_timeout_ns > kLongestNs / 2 ? kLongestNs : 2 * call_timeout_ns;
+}
+
+[[noreturn]] inline void raise_unheard(int rank, const std::vector<int>& missing,
+                                       std::uint64_t timeout_ns) {
+    raise(ErrorCode::timeout, rank,
+          "ranks that are left: rank {} did not say within {} who is left; it may have failed, too "
+          "(GIMLET_BOOTSTRAP_TIMEOUT_MS raises the limit)",
+          format_ranks(missing), format_duration_ns(timeout_ns));
 }
 
 /// The ranks that somebody takes for left.
@@ -67,6 +77,28 @@ class Proposals {
     }
 
     std::map<int, Proposal> newest_;
+};
+
+/// Where ranks of one address space that have agreed find the group that they share.
+template <typename Group>
+class LeftGroups {
+  public:
+    /// The group of `left`: made by the first that comes, forgotten when all of them have it.
+    template <typename Make>
+    std::shared_ptr<Group> take(const std::vector<int>& left, const Make& make) {
+        Entry& entry = entries_[left];
+        if (entry.group == nullptr) entry.group = make();
+        const std::shared_ptr<Group> group = entry.group;
+        if (++entry.taken == left.size()) entries_.erase(left);
+        return group;
+    }
+
+  private:
+    struct Entry {
+        std::shared_ptr<Group> group;
+        std::size_t taken = 0;
+    };
+    std::map<std::vector<int>, Entry> entries_;
 };
 
 }  // namespace gimlet

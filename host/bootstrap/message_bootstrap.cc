@@ -8,7 +8,6 @@
 
 #include "host/base/checked_math.hpp"
 #include "host/base/deadline.hpp"
-#include "host/base/env.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/text.hpp"
 #include "host/bootstrap/meeting.hpp"
@@ -127,10 +126,7 @@ class MessageBootstrap final : public Bootstrap {
             return missing.empty();
         });
         if (agreed) return;
-        raise(ErrorCode::timeout, rank(),
-              "ranks that are left: rank {} did not say within {} who is left; it may have failed, "
-              "too (GIMLET_BOOTSTRAP_TIMEOUT_MS raises the limit)",
-              format_ranks(missing), format_duration_ns(timeout_ns));
+        raise_unheard(rank(), missing, timeout_ns);
     }
 
     void hear(int peer, int name, int tag) {

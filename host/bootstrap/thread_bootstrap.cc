@@ -28,11 +28,7 @@ struct Meeting {
     std::mutex mutex;
     std::condition_variable changed;
     Proposals proposals;  // ranks are those of the first group
-    struct Group {
-        std::shared_ptr<ThreadGroup> threads;
-        std::size_t taken = 0;
-    };
-    std::map<std::vector<int>, Group> groups;
+    LeftGroups<ThreadGroup> groups;
 };
 
 // One all-gather at a time. A round has two halves: everybody brings a part; everybody takes all
@@ -206,12 +202,7 @@ std::unique_ptr<Bootstrap> ThreadBootstrap::survivors(std::span<const int> ranks
     while (true) {
         const std::vector<int> missing = meeting.proposals.missing(me);
         if (missing.empty()) break;
-        if (Clock::now() >= deadline) {
-            raise(ErrorCode::timeout, rank(),
-                  "ranks that are left: rank {} did not say within {} who is left; it may have "
-                  "failed, too (GIMLET_BOOTSTRAP_TIMEOUT_MS raises the limit)",
-                  format_ranks(missing), format_duration_ns(timeout_ns));
-        }
+        if (Clock::now() >= deadline) raise_unheard(rank(), missing, timeout_ns);
         if (state.options.idle) {
             lock.unlock();
             state.options.idle();
@@ -220,14 +211,12 @@ std::unique_ptr<Bootstrap> ThreadBootstrap::survivors(std::span<const int> ranks
             meeting.changed.wait_until(lock, deadline);
         }
     }
-    auto& entry = meeting.groups[left];
-    if (entry.threads == nullptr) {
-        entry.threads = ThreadGroup::create(static_cast<int>(ranks.size()), state.options);
-        entry.threads->state_->meeting = state.meeting;
-        entry.threads->state_->names = left;
-    }
-    const std::shared_ptr<ThreadGroup> group = entry.threads;
-    if (++entry.taken == left.size()) meeting.groups.erase(left);
+    const auto group = meeting.groups.take(left, [&] {
+        auto made = ThreadGroup::create(static_cast<int>(left.size()), state.options);
+        made->state_->meeting = state.meeting;
+        made->state_->names = left;
+        return made;
+    });
     const auto at = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
     return group->member(static_cast<int>(at));
 }

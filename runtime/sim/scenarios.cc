@@ -540,12 +540,12 @@ const std::vector<Entry>& entries() {
          [](const SimCase& c, emu::Tracer* t) {
              return exchange(c, t, Layout::rank_major, Sync::fifo);
          }},
-        {{"many-barriers", "gpu_barrier of many ranks (--ranks)"}, 32, false, many_barriers},
-        {{"many-notify", "a row and a signal from each of many ranks to all (--ranks)"},
+        {{"many-barriers", "gpu_barrier of many ranks (--ranks)", true}, 32, false, many_barriers},
+        {{"many-notify", "a row and a signal from each of many ranks to all (--ranks)", true},
          32,
          false,
          many_notify},
-        {{"many-dispatch", "dispatch and combine of many ranks, a token each (--ranks)"},
+        {{"many-dispatch", "dispatch and combine of many ranks, a token each (--ranks)", true},
          32,
          false,
          many_dispatch},

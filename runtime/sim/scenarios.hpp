@@ -16,6 +16,7 @@ namespace gimlet::sim {
 struct ScenarioInfo {
     const char* name;
     const char* summary;
+    bool many_ranks = false;  ///< takes long: few seeds are enough
 };
 
 /// All of them, in the order in which `all` runs them.

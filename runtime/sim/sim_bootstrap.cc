@@ -24,13 +24,9 @@ struct SimGroup;
 
 /// Where those that are left of a group meet, and of the groups that were left of it before.
 struct SimMeeting {
-    struct Group {
-        std::shared_ptr<SimGroup> ranks;
-        std::size_t taken = 0;
-    };
     std::mutex mutex;
     Proposals proposals;  // ranks are those of the first group
-    std::map<std::vector<int>, Group> groups;
+    LeftGroups<SimGroup> groups;
 };
 
 /// What the ranks of one group share. All of them are fibers of one thread; the mutex is there for
@@ -115,13 +111,9 @@ class SimBootstrap final : public Bootstrap {
         });
         if (difference) std::rethrow_exception(difference);
         const std::lock_guard lock(meeting.mutex);
-        auto& entry = meeting.groups[left];
-        if (entry.ranks == nullptr) {
-            entry.ranks =
-                std::make_shared<SimGroup>(static_cast<int>(left.size()), group_->meeting, left);
-        }
-        const std::shared_ptr<SimGroup> child = entry.ranks;
-        if (++entry.taken == left.size()) meeting.groups.erase(left);
+        const auto child = meeting.groups.take(left, [&] {
+            return std::make_shared<SimGroup>(static_cast<int>(left.size()), group_->meeting, left);
+        });
         const auto at = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
         return std::make_unique<SimBootstrap>(child, static_cast<int>(at));
     }

@@ -665,14 +665,8 @@ namespace {
 void live_and_die(int rank, int kind) {
     auto bootstrap = std::shared_ptr<Bootstrap>(make_sim_bootstrap(rank));
     auto runtime = Runtime::create(bootstrap);
-    MoeConfig config;
-    config.expert_count = 4;
-    config.topk = 1;
-    config.hidden = 8;
-    config.max_tokens = 2;
-    config.sm_budget = 1;
-    auto first = runtime->create_exchange(config);
-    auto second = runtime->create_exchange(config);
+    auto first = runtime->create_exchange(smallest_config());
+    auto second = runtime->create_exchange(smallest_config());
     const Stream stream = Stream::create(rank);
     Routing routing = second->make_routing();
     second->dispatch({}, &routing, CountMode::host, stream.get());

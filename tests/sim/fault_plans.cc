@@ -224,8 +224,7 @@ TEST_CASE("all scenarios, fresh seeds", "[sim][plans]") {
         const std::uint64_t seed = source() % 1'000'000'000u;
         std::printf("fresh seed %llu\n", static_cast<unsigned long long>(seed));
         for (const sim::ScenarioInfo& info : sim::scenario_list()) {
-            const bool many_ranks = std::string(info.name).rfind("many-", 0) == 0;
-            if (many_ranks && i > 0) continue;  // slow
+            if (info.many_ranks && i > 0) continue;
             require_good(info.name, seed, true);
         }
     }
