@@ -140,11 +140,20 @@ struct EpochWords {
     std::uint32_t excluded_count;  ///< ranks in the set `excluded` of the layout
     std::uint32_t padding;
     std::uint64_t event_count;  ///< events noted so far; survives recoveries
+    /// First dispatch and first combine that this rank told its peers to be refused, 0 = none. No
+    /// later one is told: no peer gets beyond the first, and may still read words of the step
+    /// before it, whose places the step after it would use again.
+    std::uint64_t dispatch_refused;
+    std::uint64_t combine_refused;
 };
-static_assert(sizeof(EpochWords) == 80);
+static_assert(sizeof(EpochWords) == 96);
 
-/// Added to a combine_ready word or signal by a rank that enters a combine and will not go on with
-/// it. Far beyond every distance of epochs, so that a rolling compare still finds the word arrived.
-inline constexpr std::uint64_t kRefusedMark = std::uint64_t{1} << 62;
+/// Added to a combine_ready word or signal by a rank that enters combine `epoch` and will not go on
+/// with it. Far beyond every distance of epochs, so that a rolling compare still finds the word
+/// arrived. Neighbouring steps have different marks: a peer may still wait in the step before, and
+/// signals of two steps arrive in any order.
+constexpr std::uint64_t refused_mark(std::uint64_t epoch) {
+    return std::uint64_t{1} << (61u + (epoch & 1u));
+}
 
 }  // namespace gimlet

@@ -112,6 +112,7 @@
       "the whole count row is put")                                                                \
     X(count_refusal_ignored, "refusal", "kernels/dispatch_count", "a refusal is heard")            \
     X(count_refusal_unsaid, "refusal", "kernels/dispatch_count", "a refusal is said")              \
+    X(refusal_told_again, "refusal", "kernels/report_board", "only the first refusal is told")     \
     X(count_duplicate_accepted, "refusal", "kernels/dispatch_count", "an expert is named once")    \
     X(count_range_accepted, "refusal", "kernels/dispatch_count", "experts exist")                  \
     X(count_blocks_not_summed, "rank-major expert-major", "kernels/dispatch_count",                \
@@ -149,6 +150,8 @@
     X(combine_epoch_stays, "rank-major expert-major", "kernels/combine", "steps are numbered")     \
     X(combine_closes_early, "rank-major expert-major", "kernels/combine",                          \
       "the last block closes the step")                                                            \
+    X(combine_refusal_of_next, "refusal", "kernels/combine_chunks",                                \
+      "a refusal counts for its own step")                                                         \
     X(combine_ready_not_awaited, "rank-major expert-major", "kernels/combine",                     \
       "LSA peers' rows are ready before they are read")                                            \
     X(combine_gin_ready_not_awaited, "rank-major expert-major", "kernels/combine",                 \

@@ -334,7 +334,9 @@ template <Reach R>
 GIMLET_DEVICE void announce_ready(const CombineContext<R>& ctx) {
     if constexpr (R == Reach::rail) announce_on_rail(ctx);
     if (block_index() != 0 || warp_index() != warp_count() - 1) return;
-    const std::uint64_t mark = ctx.refuses() ? kRefusedMark : 0;
+    const bool refuses = ctx.refuses();
+    if (refuses && !ctx.tells_refusal()) return;
+    const std::uint64_t mark = refuses ? refused_mark(ctx.epoch) : 0;
     GIMLET_ROLLED
     for (std::int32_t peer = lane_index(); peer < ctx.peers.rank_count; peer += kWarpSize) {
         if (ctx.excluded(peer)) continue;
@@ -378,7 +380,7 @@ GIMLET_DEVICE bool await_ready(const CombineContext<R>& ctx) {
                                              static_cast<std::uint64_t>(signals), 0),
                                       beyond);
         }
-        if (status == WaitStatus::ok && beyond >= kRefusedMark / 2) {
+        if (status == WaitStatus::ok && ctx.says_refused(beyond)) {
             peer_refused(scope, rank);
             status = WaitStatus::aborted;
         }

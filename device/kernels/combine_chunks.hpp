@@ -58,6 +58,15 @@ struct CombineContext {
     }
     /// This rank gives nothing in this step.
     GIMLET_DEVICE bool refuses() const { return failed || wrong_buffer() || args.refuse != 0; }
+    GIMLET_DEVICE bool tells_refusal() const {
+        return device::tells_refusal(&epochs->combine_refused, epoch);
+    }
+    /// Whether a peer's word or signal, `beyond` what this step waits for, refuses this step.
+    GIMLET_DEVICE bool says_refused(std::uint64_t beyond) const {
+        const std::uint64_t other = refused_mark(epoch + 1);
+        return (beyond & (refused_mark(epoch) |
+                          mutate(Mutant::combine_refusal_of_next, std::uint64_t{0}, other))) != 0;
+    }
     GIMLET_DEVICE bool excluded(std::int32_t rank) const {
         return is_excluded(peers, excluded_ranks, rank);
     }

@@ -138,6 +138,9 @@ struct DispatchContext {
     }
     /// This rank sends nothing in this step, whatever its tokens are.
     GIMLET_DEVICE bool refuses() const { return failed || wrong_buffer() || args.refuse != 0; }
+    GIMLET_DEVICE bool tells_refusal() const {
+        return device::tells_refusal(&epochs->dispatch_refused, epoch);
+    }
     GIMLET_DEVICE bool excluded(std::int32_t rank) const {
         return is_excluded(peers, excluded_ranks, rank);
     }

@@ -362,6 +362,7 @@ GIMLET_DEVICE bool sum_counts(const DispatchContext<R>& ctx) {
         const bool refused = group_any(sum.refused || sum.status != WaitStatus::ok);
         good = good && !refused;
         if (lane_index() % kShare != 0 || task >= tasks || skip) continue;
+        if (send && refused && !ctx.tells_refusal()) continue;
         if (send) {
             store_relaxed<Scope::system>(
                 count_row_out(ctx, peer) + index,
@@ -386,8 +387,10 @@ GIMLET_DEVICE StepHeader step_header(const DispatchContext<R>& ctx) {
 template <Reach R>
 GIMLET_DEVICE void send_headers(const DispatchContext<R>& ctx) {
     if (warp_index() != warp_count() - 1) return;
+    const bool refuses = ctx.refuses();
+    if (refuses && !ctx.tells_refusal()) return;
     const std::uint64_t header = tagged(
-        ctx.epoch, static_cast<std::uint32_t>(step_header(ctx)) | (ctx.refuses() ? kRefused : 0u));
+        ctx.epoch, static_cast<std::uint32_t>(step_header(ctx)) | (refuses ? kRefused : 0u));
     GIMLET_ROLLED
     for (std::int32_t i = lane_index(); i < served_count(ctx); i += kWarpSize) {
         // Release: what this rank read of the receive buffers in earlier steps is over before the
@@ -419,14 +422,16 @@ GIMLET_DEVICE void put_count_rows(const DispatchContext<R>& ctx) {
     }
 }
 
-/// Tells the served peers this rank's counts (cached: nothing beyond the header), and turns
-/// warp_keys into running ordinals. Whole block; contains block barriers. Block-uniform: false =
+/// Tells the served peers this rank's counts (cached: nothing beyond the header) or, once, that it
+/// refuses; and turns warp_keys into running ordinals. Whole block; contains block barriers. Block-uniform: false =
 /// refused.
 template <Reach R>
 GIMLET_DEVICE bool send_counts(const DispatchContext<R>& ctx) {
     const bool good = ctx.args.mode != RoutingMode::fresh || sum_counts(ctx);
     const bool all_good = block_all(good && *ctx.verdict == 0);
-    if constexpr (!is_lsa_only(R)) put_count_rows(ctx);
+    if constexpr (!is_lsa_only(R)) {
+        if (all_good || ctx.tells_refusal()) put_count_rows(ctx);
+    }
     return all_good;
 }
 

@@ -75,9 +75,9 @@ GIMLET_DEVICE void announce_on_rail(const RailCombine& ctx) {
             ship_weights(ctx, pair);
         return;
     }
-    if (block_index() != 0) return;
+    if (block_index() != 0 || (refuses && !ctx.tells_refusal())) return;
     const std::uint64_t ready = static_cast<std::uint64_t>(rail.channel_count);
-    const std::uint64_t mark = refuses ? kRefusedMark : 0;
+    const std::uint64_t mark = refuses ? refused_mark(ctx.epoch) : 0;
     const ncclGin gin = gin_context(ctx.peers, ctx.contexts().notify_context());
     GIMLET_ROLLED
     for (std::int32_t i = thread_index(); i < rail.peer_count(); i += block_threads()) {

@@ -75,6 +75,8 @@ emu::SimReport run_world(const World& world, const std::function<void(Member&)>&
     scenario.sim.faults = world.faults;
     scenario.config.layout = world.layout;
     scenario.config.sync = world.sync;
+    scenario.config.mode = world.mode;
+    if (world.mode == ExchangeMode::hybrid) scenario.config.publish_rows = 2;
     if (world.sync == Sync::fifo) scenario.config.chunks.nvl_recv = 3;
     scenario.config.hidden = 32;
     GeneratorOptions options = scenario.routing;

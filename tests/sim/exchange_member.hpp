@@ -24,6 +24,7 @@ struct World {
     emu::GinMode gin = emu::GinMode::gdaki;
     Layout layout = Layout::rank_major;
     Sync sync = Sync::barrier;
+    ExchangeMode mode = ExchangeMode::direct;
     std::uint64_t seed = 1;
     emu::FaultPlan faults;
     std::uint64_t first_step = 0;

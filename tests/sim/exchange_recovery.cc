@@ -66,6 +66,16 @@ void check_step(const Member& me, Rehearsal& rehearsal, const std::string& when)
     rehearsal.spoil_output();
 }
 
+/// Queues a dispatch whose only token names an expert that does not exist.
+void queue_bad_dispatch(const Member& me, const DeviceBuffer<std::byte>& row,
+                        const DeviceBuffer<std::int32_t>& experts) {
+    DispatchInputs inputs;
+    inputs.rows = row.get();
+    inputs.expert_indices = experts.get();
+    inputs.token_count = 1;
+    me.exchange.dispatch(inputs, &me.rehearsal.routing(), CountMode::device, me.stream);
+}
+
 /// The last rank lets the others wait until they give up.
 void fail_together(const Member& me) {
     const int absent = me.world.ranks - 1;
@@ -137,6 +147,50 @@ TEST_CASE("a bad argument on one rank fails the others at once", "[sim][recovery
                 const GroupReport report = me.exchange.recover();
                 require(report.suspects == std::vector<int>{1}, "recover: " + report.text);
                 for (int i = 0; i < 2; ++i) me.step(fmt::format("step {} after", i));
+            });
+        }
+    }
+}
+
+TEST_CASE("a refusal is heard in its own step, however late a peer is", "[sim][recovery]") {
+    std::vector<World> all = worlds();
+    all.emplace_back();
+    all.back().team = 2;
+    all.back().mode = ExchangeMode::hybrid;
+    for (World world : all) {
+        for (world.seed = 1; world.seed <= 4; ++world.seed) {
+            world.faults.slow_rank = world.ranks - 1;
+            world.faults.slow_factor = 40;
+            CAPTURE(text_of(world));
+            // A rail does not hand on what its own end has heard in combine.
+            const bool hybrid = world.mode == ExchangeMode::hybrid;
+            const bool in_combine = !hybrid && world.seed % 2 == 0;
+            run_world(world, [&](Member& me) {
+                me.step("before");
+                DeviceBuffer<std::byte> row(dispatch_row_bytes(me.exchange.plan().config));
+                const auto topk = static_cast<std::size_t>(me.exchange.plan().config.topk);
+                DeviceBuffer<std::int32_t> experts(topk);
+                experts.upload(std::vector<std::int32_t>(topk, 1 << 20));
+                queue_step(me.rehearsal, me.stream);
+                if (me.rank > 0) {
+                    check_step(me, me.rehearsal, "the step before");
+                    me.fails(ErrorCode::peer_failed, {"rank 0"}, "the bad step", [&] {
+                        in_combine ? me.rehearsal.combine(me.stream)
+                                   : queue_step(me.rehearsal, me.stream);
+                        me.exchange.synchronize(me.stream);
+                    });
+                } else {
+                    me.fails(ErrorCode::invalid_argument, {}, "the bad step", [&] {
+                        if (in_combine)
+                            me.exchange.combine({}, me.rehearsal.routing(), me.stream);
+                        else
+                            queue_bad_dispatch(me, row, experts);
+                        for (int i = 0; i < 4; ++i) queue_step(me.rehearsal, me.stream);
+                        me.exchange.synchronize(me.stream);
+                    });
+                }
+                me.exchange.recover();
+                me.step("after");
             });
         }
     }
