@@ -17,7 +17,8 @@ struct SignalMap {
     constexpr std::uint32_t count_row(std::int32_t sender) const { return id(1, sender); }
     /// All rows of `sender` on that context have landed; strong, once a step and context.
     constexpr std::uint32_t dispatch_arrival(std::int32_t sender) const { return id(2, sender); }
-    /// `sender` has entered its combine: adds 1, and refused_mark() if it will not go on; context 0.
+    /// `sender` has entered its combine: adds 1, and refused_mark() if it will not go on; context
+    /// 0.
     constexpr std::uint32_t combine_ready(std::int32_t sender) const { return id(3, sender); }
     /// One more chunk of `sender`'s rows on that context has landed; strong, in chunk order.
     constexpr std::uint32_t combine_chunk(std::int32_t sender) const { return id(4, sender); }

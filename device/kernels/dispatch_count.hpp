@@ -389,8 +389,8 @@ GIMLET_DEVICE void send_headers(const DispatchContext<R>& ctx) {
     if (warp_index() != warp_count() - 1) return;
     const bool refuses = ctx.refuses();
     if (refuses && !ctx.tells_refusal()) return;
-    const std::uint64_t header = tagged(
-        ctx.epoch, static_cast<std::uint32_t>(step_header(ctx)) | (refuses ? kRefused : 0u));
+    const std::uint64_t header =
+        tagged(ctx.epoch, static_cast<std::uint32_t>(step_header(ctx)) | (refuses ? kRefused : 0u));
     GIMLET_ROLLED
     for (std::int32_t i = lane_index(); i < served_count(ctx); i += kWarpSize) {
         // Release: what this rank read of the receive buffers in earlier steps is over before the
@@ -423,8 +423,8 @@ GIMLET_DEVICE void put_count_rows(const DispatchContext<R>& ctx) {
 }
 
 /// Tells the served peers this rank's counts (cached: nothing beyond the header) or, once, that it
-/// refuses; and turns warp_keys into running ordinals. Whole block; contains block barriers. Block-uniform: false =
-/// refused.
+/// refuses; and turns warp_keys into running ordinals. Whole block; contains block barriers.
+/// Block-uniform: false = refused.
 template <Reach R>
 GIMLET_DEVICE bool send_counts(const DispatchContext<R>& ctx) {
     const bool good = ctx.args.mode != RoutingMode::fresh || sum_counts(ctx);

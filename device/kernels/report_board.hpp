@@ -43,8 +43,9 @@ GIMLET_DEVICE bool refuse_if_asked(const Context& ctx) {
     return true;
 }
 
-/// Whether the peers are to hear that this rank refuses step `epoch`: only of the first of its kind,
-/// which it notes in `first`, the kind's word of EpochWords. Any threads of the step's kernel.
+/// Whether the peers are to hear that this rank refuses step `epoch`: only of the first of its
+/// kind, which it notes in `first`, the kind's word of EpochWords. Any threads of the step's
+/// kernel.
 GIMLET_DEVICE_COLD bool tells_refusal(std::uint64_t* first, std::uint64_t epoch) {
     const std::uint64_t told = load_relaxed<Scope::gpu>(first);
     if (told == 0) store_relaxed<Scope::gpu>(first, epoch);

@@ -32,7 +32,8 @@ std::vector<std::int32_t> experts_of(const Scenario& scenario, const RefusalCase
         case RefusalCase::Kind::expert_too_high: choice[1] = count; break;
         case RefusalCase::Kind::expert_below: choice[1] = -2; break;
         case RefusalCase::Kind::expert_twice: choice[1] = choice[0]; break;
-        case RefusalCase::Kind::too_many_rows: break;
+        case RefusalCase::Kind::too_many_rows:
+        case RefusalCase::Kind::no_output: break;
     }
     return out;
 }
@@ -52,13 +53,19 @@ Answer answer_of(Call&& call) {
     return {};
 }
 
+/// What the bad rank's own error says.
+std::string fault_of(const RefusalCase& bad) {
+    return bad.kind == RefusalCase::Kind::no_output ? "out is null"
+                                                    : fmt::format("token {}", bad.token);
+}
+
 void check_answer(const RefusalCase& bad, int rank, const Answer& answer) {
     const bool crowded = bad.kind == RefusalCase::Kind::too_many_rows;
     const ErrorCode wanted = crowded            ? ErrorCode::overflow
                              : rank == bad.rank ? ErrorCode::invalid_argument
                                                 : ErrorCode::peer_failed;
     const std::string word = crowded            ? "rows"
-                             : rank == bad.rank ? fmt::format("token {}", bad.token)
+                             : rank == bad.rank ? fault_of(bad)
                                                 : fmt::format("rank {}", bad.rank);
     if (answer.code == wanted && answer.text.find(word) != std::string::npos) return;
     throw std::runtime_error(fmt::format("rank {}: expected {} with \"{}\", got {}: {}", rank,
@@ -80,11 +87,27 @@ void run_rank(const Scenario& scenario, const RefusalCase& bad, int rank) {
     inputs.rows = rows.get();
     inputs.expert_indices = experts.get();
     inputs.token_count = RefusalCase::kTokens;
+    DeviceBuffer<std::byte> out(RefusalCase::kTokens * combine_row_bytes(scenario.config));
+    CombineInputs outputs;
+    outputs.out = out.get();
+    const auto dispatch = [&] {
+        exchange->dispatch(inputs, &routing, CountMode::device, stream.get());
+    };
+    const auto combine = [&] { exchange->combine(outputs, routing, stream.get()); };
     emu::host_barrier();
     const emu::Engine& engine = emu::Engine::get();
     const std::uint64_t from_ns = engine.now_ns();
+    const bool in_combine = bad.kind == RefusalCase::Kind::no_output;
+    if (in_combine) {
+        dispatch();
+        combine();
+        if (rank != bad.rank) exchange->synchronize(stream.get());
+    }
     const Answer first = answer_of([&] {
-        exchange->dispatch(inputs, &routing, CountMode::device, stream.get());
+        if (rank == bad.rank) outputs.out = nullptr;
+        in_combine ? combine() : dispatch();
+        // What is queued behind it must not reach peers that are still in the bad step.
+        for (int i = 0; rank == bad.rank && i < 4; ++i) dispatch();
         exchange->synchronize(stream.get());
     });
     check_answer(bad, rank, first);
@@ -93,8 +116,7 @@ void run_rank(const Scenario& scenario, const RefusalCase& bad, int rank) {
         throw std::runtime_error(
             fmt::format("rank {}: heard of the refusal after {} ns only", rank, took_ns));
     }
-    const Answer again =
-        answer_of([&] { exchange->dispatch(inputs, &routing, CountMode::device, stream.get()); });
+    const Answer again = answer_of(dispatch);
     if (again.code != first.code) {
         throw std::runtime_error(fmt::format("rank {}: the next call says {} instead of {}", rank,
                                              error_code_name(again.code),

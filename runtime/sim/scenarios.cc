@@ -428,7 +428,12 @@ SimResult refusal(const SimCase& which, emu::Tracer* tracer) {
     bad.rank = draw.between(0, ranks - 1);
     bad.token = draw.between(0, 7);
     bad.kind = draw.any_of({RefusalCase::Kind::expert_too_high, RefusalCase::Kind::expert_below,
-                            RefusalCase::Kind::expert_twice, RefusalCase::Kind::too_many_rows});
+                            RefusalCase::Kind::expert_twice, RefusalCase::Kind::too_many_rows,
+                            RefusalCase::Kind::no_output});
+    if (draw.one_in(2)) {
+        scenario.sim.faults.slow_rank = (bad.rank + 1) % ranks;
+        scenario.sim.faults.slow_factor = 40;
+    }
     SimResult result;
     result.description = describe(scenario) + fmt::format(", bad input on rank {}", bad.rank);
     try {
