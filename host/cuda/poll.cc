@@ -2,32 +2,21 @@
 #include "host/cuda/poll.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <thread>
 
+#include "host/base/clock.hpp"
 #include "host/base/text.hpp"
 #include "host/cuda/check.hpp"
 
 namespace gimlet {
-
-namespace {
-
-std::uint64_t steady_ns() {
-    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                          std::chrono::steady_clock::now().time_since_epoch())
-                                          .count());
-}
-
-}  // namespace
 
 PollResult poll_stream(cudaStream_t stream, std::uint64_t timeout_ns,
                        const std::function<bool()>& ready, const char* what, int rank) {
     // On a busy machine a yield costs many milliseconds, and a simulated device moves only while it
     // is polled.
     constexpr std::uint64_t kYieldEveryNs = 2'000'000;
-    // Time for which the thread itself was taken away says nothing about the device.
-    constexpr std::uint64_t kLongestGapNs = 4'000'000;
-    std::uint64_t last_ns = steady_ns();
+    const HostClock clock = host_clock();
+    std::uint64_t last_ns = clock.now_ns();
     std::uint64_t yield_at_ns = last_ns + kYieldEveryNs;
     std::uint64_t waited_ns = 0;
     while (true) {
@@ -38,14 +27,14 @@ PollResult poll_stream(cudaStream_t stream, std::uint64_t timeout_ns,
             return ready() ? PollResult::ready : PollResult::stream_done;
         }
         if (state != cudaErrorNotReady) cuda_check(state, what, rank);
-        const std::uint64_t now_ns = steady_ns();
-        waited_ns += std::min(now_ns - last_ns, kLongestGapNs);
+        const std::uint64_t now_ns = clock.now_ns();
+        waited_ns += std::min(now_ns - last_ns, clock.longest_gap_ns);
         last_ns = now_ns;
         if (waited_ns > timeout_ns) return ready() ? PollResult::ready : PollResult::timeout;
         if (now_ns < yield_at_ns) continue;
         std::this_thread::yield();
         // Away for half of the time at most.
-        const std::uint64_t back_ns = steady_ns();
+        const std::uint64_t back_ns = clock.now_ns();
         yield_at_ns = back_ns + std::max(kYieldEveryNs, back_ns - now_ns);
     }
 }

@@ -160,6 +160,7 @@ struct Kernel {
     std::vector<DeviceTask*> grid_waiters;
     unsigned bulk_in_flight =
         0;  ///< stores that are not visible yet; the kernel is not over before
+    std::vector<const void*> uses;  ///< what its threads have named: windows, communicators
 };
 
 struct Sm {

@@ -130,8 +130,32 @@ void Engine::refuse(const std::string& message) {
     core_.stop_fiber();
 }
 
+void Engine::note_use(const void* thing) {
+    if (thread_core != &core_ || !core_.in_fiber()) return;
+    Task* const task = core_.current();
+    if (task->kind != FiberKind::device) return;
+    std::vector<const void*>& uses = static_cast<DeviceTask*>(task)->cta->kernel->uses;
+    if (std::find(uses.begin(), uses.end(), thing) == uses.end()) uses.push_back(thing);
+}
+
+std::string Engine::user_of(const void* thing) const {
+    for (const Device& device : core_.devices()) {
+        for (const auto& kernel : device.kernels) {
+            const auto& uses = kernel->uses;
+            if (std::find(uses.begin(), uses.end(), thing) != uses.end()) {
+                return kernel->launch->name + " on device " + std::to_string(kernel->device);
+            }
+        }
+    }
+    return {};
+}
+
 bool Engine::simulating() const {
     return core_.simulating;
+}
+
+void Engine::note_clock_read() {
+    core_.note_clock_read();
 }
 
 int Engine::host_rank() const {
@@ -155,6 +179,10 @@ bool Engine::faults_armed() const {
 
 int Engine::stopped_rank() const {
     return core_.stopped_rank();
+}
+
+bool in_simulation() {
+    return thread_core != nullptr && thread_core->simulating;
 }
 
 const ThreadPlace* current_place() {

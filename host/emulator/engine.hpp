@@ -108,12 +108,20 @@ class Engine {
 
     bool simulating() const;
 
+    /// A host program measures time: when nothing moves, time goes on.
+    void note_clock_read();
+
     /// Rank of the current host fiber, or of the device whose thread this is; -1 outside a
     /// simulation.
     int host_rank() const;
 
     /// In live mode filled from GIMLET_EMU_* and NCCL_LSA_TEAM_SIZE.
     const SimOptions& options() const;
+
+    /// The running thread's kernel uses this until it ends. Nothing in host code.
+    void note_use(const void* thing);
+    /// Name of a kernel that has not ended and uses this; empty if there is none.
+    std::string user_of(const void* thing) const;
 
     /// Whether somebody wants events; ask before making a text.
     bool traced() const { return options().tracer != nullptr; }
@@ -143,6 +151,9 @@ struct ThreadPlace {
     unsigned lane;
     const char* kernel;
 };
+
+/// Whether the calling thread runs a simulation just now.
+bool in_simulation();
 
 /// The running CUDA thread's place; nullptr in host code.
 const ThreadPlace* current_place();

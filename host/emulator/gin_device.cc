@@ -19,6 +19,7 @@ DevCommState& state_of(const GinPort& port, const char* call) {
         refuse_use("%s: not a device communicator of ncclDevCommCreate", call);
     }
     if (!state->alive) refuse_use("%s: the device communicator was destroyed", call);
+    Engine::get().note_use(state);
     if (state->contexts == 0)
         refuse_use("%s: the device communicator was created without GIN (connection NONE)", call);
     if (port.context >= state->contexts) {
@@ -62,6 +63,7 @@ char* address_of(const DevCommState& state, ncclWindow_t window, size_t offset, 
         refuse_use("%s: the %s window is not registered", call, which);
     if (window->comm != state.comm)
         refuse_use("%s: the %s window is of another communicator", call, which);
+    Engine::get().note_use(window);
     const size_t size = window->sizes[static_cast<size_t>(rank)];
     if (offset > size || bytes > size - offset) {
         refuse_use("%s: %s range [%zu, +%zu) leaves the window of %zu bytes on rank %d", call,

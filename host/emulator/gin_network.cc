@@ -17,6 +17,7 @@ namespace {
 
 constexpr size_t kPiecesMax = 8;  // an operation is cut into at most this many pieces
 constexpr unsigned kPatienceMax = 96;
+constexpr unsigned kLateTurnsMax = 1000;
 [[maybe_unused]] constexpr size_t kActorCount = 16;
 constexpr int kMovesPerStep = 2;
 constexpr size_t kAnyPiece = ~size_t{0};
@@ -163,6 +164,8 @@ void GinNetwork::draw_faults(GinQueue& queue, GinOp& op) {
         op.ready_ns = engine_.now_ns() + faults.delay_min_ns +
                       static_cast<uint64_t>(-std::log1p(-uniform) * extra);
     }
+    if (faults.late_completion_chance > 0 && engine_.rng().chance(faults.late_completion_chance))
+        op.late_turns = 1 + static_cast<unsigned>(engine_.rng().below(kLateTurnsMax));
     if (faults.fail_put_rank == queue.rank && engine_.faults_armed()) {
         issued_by_rank_.resize(std::max(issued_by_rank_.size(), size_t(queue.rank) + 1));
         if (++issued_by_rank_[static_cast<size_t>(queue.rank)] == faults.fail_put_number) {
@@ -243,15 +246,19 @@ unsigned GinNetwork::legal_steps(GinQueue& queue, uint64_t number, Step* out) {
     const GinOp& op = queue.at(number);
     unsigned count = 0;
     if (!op.pieces.empty()) out[count++] = Step::piece;
-    if (!op.local_done && op.kind != GinOpKind::get) out[count++] = Step::local;
+    if (!op.local_done && op.kind != GinOpKind::get && op.late_turns == 0)
+        out[count++] = Step::local;
     if (!op.signalled && op.delivered && signal_enabled(queue, number)) out[count++] = Step::signal;
     return count;
 }
 
 bool GinNetwork::move(GinQueue& queue, uint64_t number, Rng& rng) {
+    GinOp& op = queue.at(number);
     Step steps[3];
     const unsigned count = legal_steps(queue, number, steps);
-    if (count == 0) return false;
+    const bool late = op.late_turns > 0;
+    if (late) op.late_turns -= 1;
+    if (count == 0) return late;
     perform(queue, number, steps[rng.below(count)], kAnyPiece, rng);
     return true;
 }
@@ -407,7 +414,8 @@ void GinNetwork::watch_signal(GinQueue& queue, const GinOp& op) {
 }
 
 void GinNetwork::fire_signal(GinQueue& queue, GinOp& op) {
-    uint32_t* use = op.signal_use != nullptr ? op.signal_use : &address_uses_[op.signal_word];
+    AddressUse* const address = op.signal_use == nullptr ? &address_uses_[op.signal_word] : nullptr;
+    uint32_t* const use = address == nullptr ? op.signal_use : &address->use;
     const auto mine =
         static_cast<uint32_t>(op.signal_adds ? SignalUse::additions : SignalUse::increments);
     const uint32_t before = __atomic_exchange_n(use, mine, __ATOMIC_RELAXED);
@@ -421,7 +429,15 @@ void GinNetwork::fire_signal(GinQueue& queue, GinOp& op) {
         happens_before(op.signal_word);
     }
     watch_signal(queue, op);
-    __atomic_fetch_add(op.signal_word, op.signal_value, __ATOMIC_RELEASE);
+    // Live ranks add to each other's words without telling. A word of 0 has been cleared.
+    const bool used = before != static_cast<uint32_t>(SignalUse::unused);
+    const uint64_t now = __atomic_load_n(op.signal_word, __ATOMIC_RELAXED);
+    if (address != nullptr && used && engine_.simulating() && now != address->left && now != 0) {
+        engine_.refuse("the word of a signal by address was changed by something else than GIN: " +
+                       text(queue, op));
+    }
+    const uint64_t value = __atomic_fetch_add(op.signal_word, op.signal_value, __ATOMIC_RELEASE);
+    if (address != nullptr) address->left = value + op.signal_value;
     op.signalled = true;
     if (engine_.traced()) tell(queue.peer, "is signalled by", queue, op);
 }
@@ -527,6 +543,13 @@ void GinNetwork::drop_touching(const char* begin, size_t bytes) {
 
 void GinNetwork::forget_use(const uint64_t* word) {
     address_uses_.erase(word);
+}
+
+void GinNetwork::forget_uses(const char* begin, size_t bytes) {
+    std::erase_if(address_uses_, [&](const auto& entry) {
+        const auto* const at = reinterpret_cast<const char*>(entry.first);
+        return at >= begin && at < begin + bytes;
+    });
 }
 
 std::string GinNetwork::describe() const {

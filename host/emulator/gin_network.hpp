@@ -44,11 +44,12 @@ struct GinOp {
 
     // Progress.
     bool local_done = false;
-    bool delivered = false;  ///< all bytes are at their destination
-    bool signalled = false;  ///< or there is no signal
-    unsigned patience = 0;   ///< times it is passed over
-    uint64_t ready_ns = 0;   ///< it rests until then (fault)
-    std::vector<char> data;  ///< put: the source at issue; get: what was read
+    bool delivered = false;   ///< all bytes are at their destination
+    bool signalled = false;   ///< or there is no signal
+    unsigned patience = 0;    ///< times it is passed over
+    uint64_t ready_ns = 0;    ///< it rests until then (fault)
+    unsigned late_turns = 0;  ///< times that its completion at the sender is passed over (fault)
+    std::vector<char> data;   ///< put: the source at issue; get: what was read
     std::vector<std::pair<size_t, size_t>> pieces;  ///< (offset, bytes) not moved yet
 
     bool done() const { return local_done && delivered && signalled; }
@@ -124,8 +125,9 @@ class GinNetwork {
     /// Where device code called from, for reports of the watch.
     const void* caller = nullptr;
 
-    /// Which operation a signal word by address has seen; reset by forget_use.
+    /// Which operation a signal word by address has seen, and what it was left with; until then.
     void forget_use(const uint64_t* word);
+    void forget_uses(const char* begin, size_t bytes);
 
   private:
     void draw_faults(GinQueue& queue, GinOp& op);
@@ -160,7 +162,11 @@ class GinNetwork {
     std::vector<GinQueue*> active_;
     std::vector<GinQueue*> filled_;  ///< queues with operations; a world may have a million others
     std::vector<uint64_t> issued_by_rank_;  ///< GIN operations, for the failing put
-    std::unordered_map<const uint64_t*, uint32_t> address_uses_;
+    struct AddressUse {
+        uint32_t use = 0;
+        uint64_t left = 0;  ///< the word's value after the newest signal
+    };
+    std::unordered_map<const uint64_t*, AddressUse> address_uses_;
     std::vector<void*> actors_;  ///< ThreadSanitizer fibers
 };
 

@@ -328,6 +328,9 @@ ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t* dev_comm) 
     }
     World& world = *comm->world;
     world.engine.locked([&] {
+        const std::string user = world.engine.user_of(state);
+        if (!user.empty())
+            world.engine.refuse("ncclDevCommDestroy while a kernel uses it: " + user);
         for (auto& context : state->queues) {
             for (auto& queue : context) {
                 if (queue == nullptr) continue;

@@ -22,6 +22,7 @@ const ncclWindow_vidmem& checked_window(ncclWindow_t window, const char* caller)
     if (window->magic != kWindowMagic)
         refuse_use("%s: %p is not a window", caller, static_cast<void*>(window));
     if (!window->alive) refuse_use("%s: the window was deregistered", caller);
+    Engine::get().note_use(window);
     return *window;
 }
 
@@ -31,6 +32,7 @@ DevCommState& state_of(const ncclDevComm& comm, const char* caller) {
         refuse_use("%s: not a device communicator of ncclDevCommCreate", caller);
     }
     if (!state->alive) refuse_use("%s: the device communicator was destroyed", caller);
+    Engine::get().note_use(state);
     return *state;
 }
 
@@ -166,6 +168,28 @@ void lsa_barrier_leave(const ncclDevComm& comm, uint32_t buffer_handle, uint32_t
     const UnseenScope unseen;
     auto* state = static_cast<DevCommState*>(comm.ginHandles[0]);
     state->lsa_barriers.erase({buffer_handle, index});
+}
+
+void gin_barrier_enter(const ncclDevComm& comm, uint32_t signal, int first_context, int count) {
+    const UnseenScope unseen;
+    DevCommState& state = state_of(comm, "GIN barrier");
+    const ThreadPlace place = *current_place();
+    for (int i = 0; i < count; ++i) {
+        const auto context = static_cast<uint32_t>(first_context + i);
+        const auto [user, fresh] = state.gin_barriers.try_emplace({signal, context}, place);
+        if (fresh) continue;
+        refuse_use(
+            "GIN barrier: the one whose first signal is %u is used by two coops at once on context "
+            "%u; the other one: kernel %s block %u thread %u",
+            signal, context, user->second.kernel, user->second.block, user->second.thread);
+    }
+}
+
+void gin_barrier_leave(const ncclDevComm& comm, uint32_t signal, int first_context, int count) {
+    const UnseenScope unseen;
+    auto* state = static_cast<DevCommState*>(comm.ginHandles[0]);
+    for (int i = 0; i < count; ++i)
+        state->gin_barriers.erase({signal, static_cast<uint32_t>(first_context + i)});
 }
 
 }  // namespace gimlet::emu::nccl

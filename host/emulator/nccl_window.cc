@@ -111,6 +111,15 @@ ncclResult_t ncclMemFree(void* ptr) {
             world.engine.refuse("ncclMemFree of memory that a GIN operation in flight uses: " +
                                 busy);
         }
+        // After an abort, whose kernels may still run into their deadlines, the window is gone and
+        // the memory stays until they end.
+        const std::lock_guard lock(world.mutex);
+        for (const ncclWindow_vidmem* window : world.live_windows) {
+            if (window->bases[static_cast<std::size_t>(window->rank)] != memory->base) continue;
+            const std::string user = world.engine.user_of(window);
+            if (!user.empty())
+                world.engine.refuse("ncclMemFree of memory that a running kernel uses: " + user);
+        }
         world.engine.core().memory->remove(memory->base);
     });
     return ncclSuccess;
@@ -149,6 +158,11 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win) {
         if (!busy.empty()) {
             world.engine.refuse("ncclCommWindowDeregister with a GIN operation in flight: " + busy);
         }
+        const std::string user = world.engine.user_of(win);
+        if (!user.empty()) {
+            world.engine.refuse("ncclCommWindowDeregister while a kernel uses the window: " + user);
+        }
+        world.network.forget_uses(win->bases[win->rank], win->sizes[win->rank]);
         win->alive = false;
         win->mappings.clear();
         comm->windows.erase(std::remove(comm->windows.begin(), comm->windows.end(), win),

@@ -101,6 +101,8 @@ struct DevCommState {
     std::vector<std::vector<std::unique_ptr<GinQueue>>>
         queues;  ///< [context][world rank], made at first use
     std::map<std::pair<uint32_t, uint32_t>, ThreadPlace> lsa_barriers;  ///< (handle, index) in use
+    std::map<std::pair<uint32_t, uint32_t>, ThreadPlace>
+        gin_barriers;  ///< (first signal, context) in use
 
     uint64_t* signal_word(int rank, uint32_t context, uint32_t id) const {
         char* base = resources->bases[rank] + signals_offset;

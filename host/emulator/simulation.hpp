@@ -30,6 +30,8 @@ struct FaultPlan {
     uint64_t delay_mean_ns = 0;  ///< ... and this long on average (exponential above the minimum)
     double reorder_chance = 0.2;  ///< a GIN operation lets others pass it for a while
     double split_chance = 0.25;   ///< a bulk copy or put moves a piece instead of all that is left
+    double late_completion_chance = 0;     ///< a put or signal that has arrived is complete at its
+                                           ///< sender (counter, flush) only much later
     double duplicate_doorbell_chance = 0;  ///< a doorbell comes a second time, later: operations
                                            ///< that are held back may go early
     int stall_rank = -1;                   ///< rank whose CTA `stall_block` does not run ...

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "host/base/checked_math.hpp"
+#include "host/base/clock.hpp"
 #include "host/bootstrap/meeting.hpp"
 #include "host/emulator/engine.hpp"
 #include "host/emulator/simulation.hpp"
@@ -155,7 +156,25 @@ class SimBootstrap final : public Bootstrap {
 
 }  // namespace
 
+namespace {
+
+/// Virtual time in a host program of a simulation; elsewhere the process's own. A deadline of the
+/// host is so a function of the seed, not of how busy the machine is.
+HostClock simulated_clock() {
+    constexpr std::uint64_t kAnyGap = ~std::uint64_t{0};
+    if (!emu::in_simulation()) return steady_host_clock();
+    return {[] {
+                emu::Engine& engine = emu::Engine::get();
+                engine.note_clock_read();
+                return engine.now_ns();
+            },
+            kAnyGap};
+}
+
+}  // namespace
+
 std::unique_ptr<Bootstrap> make_sim_bootstrap(int rank) {
+    set_host_clock_source(simulated_clock);
     emu::Engine& engine = emu::Engine::get();
     if (!engine.simulating()) {
         raise(ErrorCode::invalid_usage, rank,

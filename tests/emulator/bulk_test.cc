@@ -88,7 +88,15 @@ enum class Misuse {
     never_waited,
     no_barrier,
     extra_bytes,
-    load_unseen
+    load_unseen,
+    odd_barrier,
+    no_arrivals,
+    initialised_twice,
+    overwritten,
+    arrives_too_often,
+    too_many_bytes,
+    invalidated_in_flight,
+    left_in_flight
 };
 
 __global__ void misuse(char* memory, Misuse kind) {
@@ -111,11 +119,34 @@ __global__ void misuse(char* memory, Misuse kind) {
             dev::bulk_load(slot, memory, 16, bar);
             dev::sleep_ns(1000000);
             break;
+        case Misuse::odd_barrier:
+            dev::mbarrier_init(reinterpret_cast<uint64_t*>(slot + 132), 1);
+            break;
+        case Misuse::no_arrivals: dev::mbarrier_init(bar + 1, 0); break;
+        case Misuse::initialised_twice: dev::mbarrier_init(bar, 1); break;
+        case Misuse::overwritten:
+            *bar = 7;
+            dev::mbarrier_arrive(bar);
+            break;
+        case Misuse::arrives_too_often:
+            dev::mbarrier_arrive_expect_tx(bar, 64);
+            dev::mbarrier_arrive(bar);
+            break;
+        case Misuse::too_many_bytes: dev::mbarrier_expect_tx(bar, 1u << 20); break;
+        case Misuse::invalidated_in_flight:
+            dev::mbarrier_arrive_expect_tx(bar, 16);
+            dev::bulk_load(slot, memory, 16, bar);
+            dev::mbarrier_inval(bar);
+            break;
+        case Misuse::left_in_flight:
+            dev::mbarrier_arrive_expect_tx(bar, 16);
+            dev::bulk_load(slot, memory, 16, bar);
+            break;
     }
 }
 
-std::string misuse_failure(Misuse kind) {
-    return failure_of(one_rank(1), [kind](int) {
+std::string misuse_failure(Misuse kind, uint64_t seed = 1) {
+    return failure_of(one_rank(seed), [kind](int) {
         Pinned<char> memory(256);
         EMU_CHECK(launch({.shared_bytes = 176}, misuse, memory.get(), kind));
         EMU_CHECK(cudaDeviceSynchronize());
@@ -145,7 +176,25 @@ TEST_CASE("misuse of bulk copies is refused", "[emulator][bulk]") {
     REQUIRE_THAT(misuse_failure(Misuse::never_waited), contains_text("never waited"));
     REQUIRE_THAT(misuse_failure(Misuse::no_barrier), contains_text("no initialised mbarrier"));
     REQUIRE_THAT(misuse_failure(Misuse::extra_bytes), contains_text("differ by 64"));
-    REQUIRE_THAT(misuse_failure(Misuse::load_unseen), contains_text("a block exits"));
+    REQUIRE_THAT(misuse_failure(Misuse::load_unseen), contains_text("nobody waited for its last"));
+    REQUIRE_THAT(misuse_failure(Misuse::odd_barrier), contains_text("not 8-byte aligned"));
+    REQUIRE_THAT(misuse_failure(Misuse::no_arrivals), contains_text("count 0 is not in [1,"));
+    REQUIRE_THAT(misuse_failure(Misuse::initialised_twice),
+                 contains_text("already holds an mbarrier"));
+    REQUIRE_THAT(misuse_failure(Misuse::overwritten), contains_text("or it was overwritten"));
+    REQUIRE_THAT(misuse_failure(Misuse::arrives_too_often),
+                 contains_text("all 1 arrivals of this phase have come already"));
+    REQUIRE_THAT(misuse_failure(Misuse::too_many_bytes), contains_text("1048576 pending bytes"));
+    REQUIRE_THAT(misuse_failure(Misuse::invalidated_in_flight),
+                 contains_text("mbarrier inval: bulk loads"));
+    // Under some seeds the load has landed by then, and only the wait for it is missing.
+    int in_flight = 0;
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+        const std::string failure = misuse_failure(Misuse::left_in_flight, seed);
+        REQUIRE_THAT(failure, contains_text("a block exits"));
+        in_flight += failure.find("its shared memory are in flight") != std::string::npos;
+    }
+    REQUIRE(in_flight > 0);
 }
 
 }  // namespace gimlet::emu::test

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The simulation as a whole: determinism, deadlock, failures, faults.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <csignal>
 #include <memory>
 #include <vector>
 
@@ -212,6 +217,25 @@ TEST_CASE("a stack that overflows is not silent", "[emulator][engine]") {
         EMU_CHECK(launch({.block = 1}, deep, out.get(), 20));
         EMU_CHECK(cudaDeviceSynchronize());
     });
+#if !defined(GIMLET_TSAN)  // it does not like to be forked
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        const int quiet = open("/dev/null", O_WRONLY);
+        dup2(quiet, STDERR_FILENO);
+        // Catch2 would report the signal and go on with the other tests.
+        for (const int signal : {SIGSEGV, SIGBUS, SIGABRT}) std::signal(signal, SIG_DFL);
+        const std::string failure = failure_of(one_rank(1), [](int) {
+            Pinned<int> out(1);
+            EMU_CHECK(launch({.block = 1}, deep, out.get(), 100));
+            EMU_CHECK(cudaDeviceSynchronize());
+        });
+        _exit(failure.empty() ? 0 : 1);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE((WIFSIGNALED(status) || WEXITSTATUS(status) == 1));
+#endif
 }
 
 }  // namespace gimlet::emu::test

@@ -119,6 +119,32 @@ __global__ void bad_mask() {
     __syncwarp(1u << ((threadIdx.x + 1) % 32));
 }
 
+enum class Misuse { two_operations, two_counts, named_id, named_count, trap };
+
+__global__ void misuse(Misuse kind) {
+    const bool first = threadIdx.x == 0;
+    switch (kind) {
+        case Misuse::two_operations:
+            if (first) {
+                __syncwarp();
+            } else {
+                __ballot_sync(kFull, 1);
+            }
+            break;
+        case Misuse::two_counts: dev::named_barrier_sync(1, threadIdx.x < 32 ? 64 : 96); break;
+        case Misuse::named_id: dev::named_barrier_sync(16, 64); break;
+        case Misuse::named_count: dev::named_barrier_sync(1, 40); break;
+        case Misuse::trap: __trap();
+    }
+}
+
+std::string misuse_failure(Misuse kind) {
+    return failure_of(one_rank(1), [kind](int) {
+        EMU_CHECK(launch({.block = 96}, misuse, kind));
+        EMU_CHECK(cudaDeviceSynchronize());
+    });
+}
+
 __global__ void tiles(int* out) {
     const auto tile = cg::tiled_partition<8>(cg::this_thread_block());
     int sum = static_cast<int>(threadIdx.x);
@@ -291,6 +317,15 @@ TEST_CASE("a lane outside of its own mask is refused", "[emulator][simt]") {
     });
     REQUIRE_THAT(failure, contains_text("mask that does not name it"));
     REQUIRE_THAT(failure, contains_text("[seed 9]"));
+}
+
+TEST_CASE("threads that do not do the same are refused", "[emulator][simt]") {
+    REQUIRE_THAT(misuse_failure(Misuse::two_operations),
+                 contains_text("different warp operations"));
+    REQUIRE_THAT(misuse_failure(Misuse::two_counts), contains_text("different thread counts"));
+    REQUIRE_THAT(misuse_failure(Misuse::named_id), contains_text("barrier 16 with 64 threads"));
+    REQUIRE_THAT(misuse_failure(Misuse::named_count), contains_text("barrier 1 with 40 threads"));
+    REQUIRE_THAT(misuse_failure(Misuse::trap), contains_text("trap"));
 }
 
 TEST_CASE("impossible launches return errors", "[emulator][simt]") {

@@ -75,6 +75,41 @@ TEST_CASE("LSA barrier: split arrive and wait, and epochs that outlive the sessi
     });
 }
 
+TEST_CASE("GIN barrier: one coop at a time", "[emulator][nccl][barrier]") {
+    ncclDevCommRequirements reqs = gin_requirements();
+    reqs.worldGinBarrierCount = 2;
+    SimOptions options;
+    options.ranks = 2;
+    // Each block has its own index, or its own context, or neither; or one takes all contexts.
+    const auto run = [&](auto&& barrier) {
+        return failure_of(options, [&](int rank) {
+            Rank r(rank, 2, reqs);
+            r.run([&] { barrier(r); }, 1, 2);
+            r.run([&] { barrier(r); }, 1, 2);
+            r.close();
+        });
+    };
+    const ncclCoopThread thread;
+    REQUIRE(run([&](Rank& r) {
+                ncclGinBarrier(thread, ncclGin(r.dev, 0), ncclTeamTagWorld(), blockIdx.x);
+            }) == "");
+    REQUIRE(run([&](Rank& r) {
+                const auto context = static_cast<int>(blockIdx.x);
+                ncclGinBarrier(thread, ncclGin(r.dev, context), ncclTeamTagWorld(), 0);
+            }) == "");
+    REQUIRE_THAT(
+        run([&](Rank& r) { ncclGinBarrier(thread, ncclGin(r.dev, 1), ncclTeamTagWorld(), 1); }),
+        contains_text("is used by two coops at once on context 1"));
+    REQUIRE_THAT(run([&](Rank& r) {
+                     if (blockIdx.x == 0) {
+                         ncclGinBarrier(thread, ncclGinAllContexts(r.dev), ncclTeamTagWorld(), 0);
+                     } else {
+                         ncclGinBarrier(thread, ncclGin(r.dev, 1), ncclTeamTagWorld(), 0);
+                     }
+                 }),
+                 contains_text("is used by two coops at once on context 1"));
+}
+
 TEST_CASE("LSA barrier: misuse", "[emulator][nccl][barrier]") {
     SimOptions options;
     options.ranks = 2;

@@ -130,15 +130,110 @@ TEST_CASE("Inc and Add on one signal need a reset in between", "[emulator][nccl]
     }
 }
 
+TEST_CASE("a signal by address belongs to GIN alone", "[emulator][nccl][gin]") {
+    const auto use = [](Rank& r, uint64_t written, uint64_t by_gin) {
+        const ncclGin gin(r.dev, 0);
+        gin.signal(world(r), 0, ncclGin_StrongVASignalAdd{r.window, 64, 3});
+        gin.waitSignal(kThread, r.window, 64, 3);
+        r.words[8] = written;
+        gin.signal(world(r), 0, ncclGin_StrongVASignalAdd{r.window, 64, 2});
+        gin.waitSignal(kThread, r.window, 64, by_gin);
+        gin.flush(kThread);
+    };
+    for (const auto& [written, by_gin, text] :
+         {std::tuple{3, 5, ""}, std::tuple{0, 2, ""},  // cleared
+          std::tuple{4, 6, "changed by something else than GIN"}}) {
+        const std::string failure = misuse([&, w = written, g = by_gin](Rank& r, const ncclGin&) {
+            if (r.rank == 0) use(r, static_cast<uint64_t>(w), static_cast<uint64_t>(g));
+        });
+        CAPTURE(written, failure);
+        REQUIRE_THAT(failure, contains_text(text));
+        REQUIRE(failure.empty() == (*text == 0));
+    }
+}
+
+TEST_CASE("a word that was a signal is free when its window is gone", "[emulator][nccl][gin]") {
+    SimOptions options;
+    options.ranks = 1;
+    REQUIRE(failure_of(options, [](int rank) {
+                Rank r(rank, 1, gin_requirements());
+                for (int life = 0; life < 2; ++life) {
+                    r.run([&] {
+                        const ncclGin gin(r.dev, 0);
+                        if (life == 0) {
+                            gin.signal(world(r), 0, ncclGin_StrongVASignalInc{r.window, 64});
+                        } else {
+                            gin.signal(world(r), 0, ncclGin_StrongVASignalAdd{r.window, 64, 1});
+                        }
+                        gin.waitSignal(kThread, r.window, 64, static_cast<uint64_t>(life) + 1);
+                        gin.flush(kThread);
+                    });
+                    NCCL_OK(ncclCommWindowDeregister(r.comm, r.window));
+                    NCCL_OK(ncclCommWindowRegister(r.comm, r.words, r.word_count * 8, &r.window,
+                                                   NCCL_WIN_STRICT_ORDERING));
+                }
+                r.close();
+            }) == "");
+}
+
+TEST_CASE("windows and device communicators that are gone, or another's", "[emulator][nccl][gin]") {
+    const auto refusal = [](const std::function<void(Rank&, ncclComm_t, ncclWindow_t)>& use) {
+        SimOptions options;
+        options.ranks = 1;
+        return failure_of(options, [&](int rank) {
+            Rank r(rank, 1, gin_requirements());
+            const ncclComm_t other = join_world(rank, 1);
+            void* memory = nullptr;
+            ncclWindow_t foreign = nullptr;
+            NCCL_OK(ncclMemAlloc(&memory, 4096));
+            NCCL_OK(ncclCommWindowRegister(other, memory, 4096, &foreign, 0));
+            use(r, other, foreign);
+        });
+    };
+    REQUIRE_THAT(refusal([](Rank& r, ncclComm_t, ncclWindow_t foreign) {
+                     r.run([&] { ncclGin(r.dev, 0).put(world(r), 0, foreign, 0, foreign, 8, 8); });
+                 }),
+                 contains_text("window is of another communicator"));
+    REQUIRE_THAT(
+        refusal([](Rank& r, ncclComm_t, ncclWindow_t) {
+            NCCL_OK(ncclCommWindowDeregister(r.comm, r.window));
+            r.run([&] { ncclGin(r.dev, 0).put(world(r), 0, r.window, 0, r.window, 8, 8); });
+        }),
+        contains_text("window is not registered"));
+    REQUIRE_THAT(refusal([](Rank& r, ncclComm_t other, ncclWindow_t foreign) {
+                     NCCL_OK(ncclCommWindowDeregister(other, foreign));
+                     r.run([&] { ncclGetLocalPointer(foreign, 0); });
+                 }),
+                 contains_text("the window was deregistered"));
+    REQUIRE_THAT(refusal([](Rank& r, ncclComm_t, ncclWindow_t) {
+                     ncclDevComm copy = r.dev;
+                     NCCL_OK(ncclDevCommDestroy(r.comm, &r.dev));
+                     r.run([&] { ncclGin(copy, 0).readSignal(0); });
+                 }),
+                 contains_text("the device communicator was destroyed"));
+    REQUIRE_THAT(refusal([](Rank& r, ncclComm_t, ncclWindow_t) {
+                     ncclDevComm made_up = r.dev;
+                     std::memset(static_cast<void*>(&made_up), 0, sizeof made_up);
+                     r.run([&] { ncclGin(made_up, 0).readSignal(0); });
+                 }),
+                 contains_text("not a device communicator of ncclDevCommCreate"));
+}
+
 TEST_CASE("reset with operations in flight is refused", "[emulator][nccl][gin]") {
-    const bool counter = GENERATE(false, true);
+    enum class What { signal, signal_by_address, counter };
+    const What what = GENERATE(What::signal, What::signal_by_address, What::counter);
     int refused = 0;
     for (uint64_t seed = 1; seed <= 20; ++seed) {
         const std::string text = misuse(
             [&](Rank& r, const ncclGin& g) {
+                if (what == What::signal_by_address) {
+                    g.signal(world(r), 0, ncclGin_WeakVASignalInc{r.window, 64});
+                    if (r.rank == 0) g.resetSignal(r.window, 64);
+                    return;
+                }
                 g.put(world(r), 0, r.window, 8 * (1 + r.rank), r.window, 0, 8,
                       ncclGin_WeakSignalInc{0}, ncclGin_WeakCounterInc{0});
-                if (counter) {
+                if (what == What::counter) {
                     g.resetCounter(0);
                 } else if (r.rank == 0) {
                     g.resetSignal(0);
@@ -251,4 +346,54 @@ TEST_CASE("abort drops what is in flight and waits for nobody", "[emulator][nccl
         NCCL_OK(ncclMemFree(r.words));
     });
     REQUIRE(text == "");
+}
+
+TEST_CASE("things must not be taken from under a running kernel", "[emulator][nccl][gin]") {
+    struct What {
+        const char* text;  ///< of the refusal; empty: it is legal
+        std::function<void(Rank&)> take;
+    };
+    const What whats[] = {
+        {"ncclDevCommDestroy while a kernel uses it",
+         [](Rank& r) { NCCL_OK(ncclDevCommDestroy(r.comm, &r.dev)); }},
+        {"ncclCommWindowDeregister while a kernel uses the window",
+         [](Rank& r) { NCCL_OK(ncclCommWindowDeregister(r.comm, r.window)); }},
+        {"ncclMemFree of memory that a running kernel uses",
+         [](Rank& r) { NCCL_OK(ncclMemFree(r.words)); }},
+        {"",
+         [](Rank& r) {
+             NCCL_OK(ncclCommAbort(r.comm));
+             NCCL_OK(ncclMemFree(r.words));
+         }},
+    };
+    for (const What& what : whats) {
+        INFO(what.text);
+        SimOptions options;
+        options.ranks = 2;
+        const std::string text = failure_of(options, [&](int rank) {
+            Rank r(rank, 2, gin_requirements());
+            if (rank == 1) return;
+            bool begun = false;
+            bool over = false;
+            const std::function<void()> body = [&] {
+                const ncclGin gin(r.dev, 0);
+                gin.put(world(r), 0, r.window, 64, r.window, 0, 8, ncclGin_WeakSignalInc{0});
+                gin.flush(kThread);
+                gin.waitSignal(kThread, 0, 1);
+                begun = true;
+                while (!over) __nanosleep(100);
+            };
+            cudaLaunchConfig_t config = {};
+            config.gridDim = dim3(1);
+            config.blockDim = dim3(1);
+            VERIFY(cudaLaunchKernelEx(&config, body_kernel, &body) == cudaSuccess);
+            while (!begun) VERIFY(cudaStreamQuery(nullptr) == cudaErrorNotReady);
+            what.take(r);
+            over = true;
+            VERIFY(cudaDeviceSynchronize() == cudaSuccess);
+        });
+        if (*what.text == 0) REQUIRE(text == "");
+        REQUIRE_THAT(
+            text, contains_text(what.text) && contains_text(*what.text == 0 ? "" : "body_kernel"));
+    }
 }

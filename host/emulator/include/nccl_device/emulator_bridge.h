@@ -46,6 +46,9 @@ ncclWindow_t find_window(const ncclDevComm& comm, const void* ptr);
 void lsa_barrier_enter(const ncclDevComm& comm, uint32_t buffer_handle, int barriers,
                        uint32_t index);
 void lsa_barrier_leave(const ncclDevComm& comm, uint32_t buffer_handle, uint32_t index);
+/// The same for a GIN barrier, known by its first signal, on contexts [first, first + count).
+void gin_barrier_enter(const ncclDevComm& comm, uint32_t signal, int first_context, int count);
+void gin_barrier_leave(const ncclDevComm& comm, uint32_t signal, int first_context, int count);
 
 enum class SignalKind : uint8_t { none, indexed, address };
 

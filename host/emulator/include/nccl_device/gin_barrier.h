@@ -91,7 +91,10 @@ struct ncclGinBarrierSession {
         const int steps =
             with_put ? team.nRanks : team.nRanks - 1;  // the last step is this rank itself
         const int contexts = fenceAllContexts ? static_cast<int>(net.comm.ginContextCount) : 1;
+        const int first_context = fenceAllContexts ? 0 : static_cast<int>(net.contextId);
         ncclResult_t result = ncclSuccess;
+        if (coop.thread_rank() == 0)
+            gimlet::emu::nccl::gin_barrier_enter(net.comm, signal, first_context, contexts);
         coop.sync();
         for (int i = coop.thread_rank(); i < contexts * steps; i += coop.size()) {
             const int peer = (team.rank + 1 + i % steps) % team.nRanks;
@@ -106,6 +109,8 @@ struct ncclGinBarrierSession {
         if (result == ncclSuccess && (fence & ncclGinFenceLevel::Get) != ncclGinFenceLevel::None) {
             flush_contexts(contexts, nccl::utility::acquireOrderOf(order));
         }
+        if (coop.thread_rank() == 0)
+            gimlet::emu::nccl::gin_barrier_leave(net.comm, signal, first_context, contexts);
         coop.sync();
         return result;
     }
