@@ -13,7 +13,9 @@
 
 #include "device/core/platform.hpp"
 
-// X(name, scenarios of `gimlet sim` that should notice, file below device/, rule that it breaks)
+// X(name, scenarios of `gimlet sim` that should notice, file below device/, rule that it breaks).
+// A scenario with +memory runs with stale loads and race detection, one with +late completes
+// operations late at their sender.
 #define GIMLET_MUTANTS(X)                                                                          \
     X(grid_no_wait, "grid gpu", "sync/grid_barrier", "waits for all blocks")                       \
     X(grid_one_short, "grid gpu", "sync/grid_barrier",                                             \
@@ -77,7 +79,7 @@
     X(put_held_one_lost, "puts", "channel/aggregated_put", "closing sends the put that is held")   \
     X(put_old_source, "puts", "channel/aggregated_put", "source and destination belong together")  \
     X(wait_for_ever, "absent", "core/wait", "every wait has a deadline")                           \
-    X(wait_ignores_poison, "absent refusal", "core/wait", "a failed step ends its other waits")    \
+    X(wait_ignores_poison, "waits", "core/wait", "a failed step ends its other waits")             \
     X(wait_fails_alone, "absent", "core/wait", "a time-out fails the step")                        \
     X(wait_says_nothing, "absent", "core/wait", "a time-out leaves a record")                      \
     X(wait_verdict_of_one, "absent", "core/wait", "a block has one verdict")                       \
@@ -97,7 +99,7 @@
       "each step expects new arrivals")                                                            \
     X(dispatch_count_shadow_stays, "rank-major expert-major", "kernels/dispatch",                  \
       "each step expects new count rows")                                                          \
-    X(dispatch_no_flush, "rank-major expert-major", "kernels/dispatch",                            \
+    X(dispatch_no_flush, "rank-major+late expert-major+late", "kernels/dispatch",                  \
       "send buffers are used again after a flush")                                                 \
     X(dispatch_ignores_refusal, "refusal", "kernels/dispatch", "a failed step sends no rows")      \
     X(dispatch_one_buffer, "rank-major expert-major", "kernels/dispatch_context",                  \
@@ -154,9 +156,9 @@
       "a refusal counts for its own step")                                                         \
     X(combine_ready_not_awaited, "rank-major expert-major", "kernels/combine",                     \
       "LSA peers' rows are ready before they are read")                                            \
-    X(combine_gin_ready_not_awaited, "rank-major expert-major", "kernels/combine",                 \
+    X(combine_gin_ready_not_awaited, "rank-major+memory expert-major+memory", "kernels/combine",   \
       "home rows are free before they are put")                                                    \
-    X(combine_slot_not_empty, "rank-major expert-major", "kernels/combine",                        \
+    X(combine_slot_not_empty, "rank-major+memory expert-major+memory", "kernels/combine",          \
       "a slot is filled when it was left")                                                         \
     X(combine_slot_not_full, "rank-major expert-major", "kernels/combine",                         \
       "a slot is read when it is filled")                                                          \
@@ -174,9 +176,9 @@
       "the n-th signal means n chunks: strong")                                                    \
     X(combine_chunk_shadow_stays, "rank-major expert-major", "kernels/combine_chunks",             \
       "each step expects new chunks")                                                              \
-    X(combine_ready_shadow_stays, "rank-major expert-major", "kernels/combine_chunks",             \
-      "each step expects new ready signals")                                                       \
-    X(combine_no_flush, "rank-major expert-major", "kernels/combine_chunks",                       \
+    X(combine_ready_shadow_stays, "rank-major+memory expert-major+memory",                         \
+      "kernels/combine_chunks", "each step expects new ready signals")                             \
+    X(combine_no_flush, "rank-major+late expert-major+late", "kernels/combine_chunks",             \
       "pushed rows are used again after a flush")                                                  \
     X(fifo_no_credit_check, "fifo fifo-gin fifo-chain", "channel/fifo",                            \
       "a slot is filled when it is free")                                                          \
@@ -207,7 +209,7 @@
       "positions persist from kernel to kernel")                                                   \
     X(fifo_tail_weak, "fifo-gin", "channel/fifo", "the tail covers all puts of its batch: strong") \
     X(fifo_put_over_the_end, "fifo-gin", "channel/fifo", "a put ends at the end of the ring")      \
-    X(fifo_no_flush, "fifo-gin", "channel/fifo", "send buffers are used again after a flush")      \
+    X(fifo_no_flush, "fifo-gin+late", "channel/fifo", "send buffers are used again after a flush") \
     X(fifo_head_shadow_stays, "fifo-gin", "channel/fifo", "each kernel expects new heads")         \
     X(fifo_tail_shadow_stays, "fifo-gin", "channel/fifo", "each kernel expects new tails")         \
     X(window_off_by_one, "windowed", "channel/windowed_tail",                                      \
@@ -232,20 +234,97 @@
     X(stream_one_row_lost, "stream", "kernels/stream_dispatch",                                    \
       "the end says how many rows there were")                                                     \
     X(stream_end_of_last_step, "stream", "kernels/stream_dispatch", "an end belongs to its step")  \
-    X(stream_header_not_fenced, "stream", "kernels/stream_dispatch",                               \
+    X(stream_header_not_fenced, "stream+memory", "kernels/stream_dispatch",                        \
       "a proxy fence between header and bulk store")                                               \
-    X(stream_slot_not_read, "stream", "kernels/stream_dispatch",                                   \
+    X(stream_slot_not_read, "stream+memory", "kernels/stream_dispatch",                            \
       "a slot is loaded again once its stores have read it")                                       \
-    X(stream_load_not_fenced, "stream", "kernels/stream_dispatch",                                 \
+    X(stream_load_not_fenced, "stream+memory", "kernels/stream_dispatch",                          \
       "a proxy fence between acquire and bulk load")                                               \
     X(stream_waits_unreleased, "stream", "kernels/stream_combine",                                 \
       "a receiver that waits for rows has given back what it read")                                \
-    X(stream_released_early, "stream", "kernels/stream_combine",                                   \
+    X(stream_released_early, "stream+memory", "kernels/stream_combine",                            \
       "a slot is given back after it was read")                                                    \
     X(stream_order_lost, "stream", "kernels/stream_combine",                                       \
       "answers go home in the order of tokens")                                                    \
     X(stream_room_for_one, "stream", "kernels/stream_combine",                                     \
-      "rows that are being loaded have their slots")
+      "rows that are being loaded have their slots")                                               \
+    X(nvlink_release_relaxed, "nvlink+memory gpu+memory", "sync/nvlink_barrier",                   \
+      "the arrival is a release")                                                                  \
+    X(nvlink_release_narrow, "nvlink+memory gpu+memory", "sync/nvlink_barrier",                    \
+      "the arrival is released at system scope")                                                   \
+    X(nvlink_acquire_relaxed, "nvlink+memory gpu+memory", "sync/nvlink_barrier",                   \
+      "the poll is an acquire")                                                                    \
+    X(nvlink_acquire_narrow, "nvlink+memory gpu+memory", "sync/nvlink_barrier",                    \
+      "the poll acquires at system scope")                                                         \
+    X(grid_release_relaxed, "grid+memory gpu+memory", "sync/grid_barrier",                         \
+      "the arrival is a release")                                                                  \
+    X(grid_release_narrow, "grid+memory gpu+memory", "sync/grid_barrier",                          \
+      "the arrival is released at GPU scope")                                                      \
+    X(grid_acquire_relaxed, "grid+memory gpu+memory", "sync/grid_barrier",                         \
+      "the poll is an acquire")                                                                    \
+    X(block_release_relaxed, "block+memory", "sync/block_barrier", "the arrival is a release")     \
+    X(block_release_narrow, "block+memory", "sync/block_barrier",                                  \
+      "the arrival is released at system scope")                                                   \
+    X(block_acquire_relaxed, "block+memory", "sync/block_barrier", "the poll is an acquire")       \
+    X(dispatch_arrival_relaxed, "rank-major+memory expert-major+memory", "kernels/dispatch",       \
+      "the arrival word is a release")                                                             \
+    X(dispatch_arrival_narrow, "rank-major+memory expert-major+memory", "kernels/dispatch",        \
+      "the arrival word is released at system scope")                                              \
+    X(dispatch_arrival_not_acquired, "rank-major+memory expert-major+memory", "kernels/dispatch",  \
+      "the arrival word is acquired")                                                              \
+    X(count_header_relaxed, "rank-major+memory expert-major+memory", "kernels/dispatch_count",     \
+      "a count header is a release")                                                               \
+    X(count_header_not_acquired, "rank-major+memory expert-major+memory",                          \
+      "kernels/dispatch_count", "a count header is acquired")                                      \
+    X(combine_ready_relaxed, "rank-major+memory expert-major+memory", "kernels/combine",           \
+      "the ready word is a release")                                                               \
+    X(combine_ready_not_acquired, "rank-major+memory expert-major+memory", "kernels/combine",      \
+      "the ready word is acquired")                                                                \
+    X(combine_no_proxy_fence, "rank-major+memory expert-major+memory", "kernels/combine",          \
+      "a proxy fence before bulk loads of acquired rows")                                          \
+    X(combine_chunk_no_proxy_fence, "rank-major+memory expert-major+memory", "kernels/combine",    \
+      "a proxy fence before bulk loads of pushed rows")                                            \
+    X(rail_count_not_handed_on, "hybrid", "kernels/hybrid_dispatch",                               \
+      "every member gets the count row")                                                           \
+    X(rail_count_not_awaited, "hybrid", "kernels/hybrid_dispatch",                                 \
+      "a count row is here before it is handed on")                                                \
+    X(rail_count_relaxed, "hybrid+memory", "kernels/hybrid_dispatch",                              \
+      "a header that is handed on is a release")                                                   \
+    X(rail_count_shadow_stays, "hybrid", "kernels/hybrid_dispatch",                                \
+      "each step expects new count rows")                                                          \
+    X(rail_publishes_one_early, "hybrid", "kernels/hybrid_dispatch",                               \
+      "a batch holds the rows that it announces")                                                  \
+    X(rail_last_rows_lost, "hybrid", "kernels/hybrid_dispatch", "the last batch may be short")     \
+    X(rail_header_of_all_teams, "hybrid", "kernels/hybrid_dispatch",                               \
+      "a header names the slots of its team only")                                                 \
+    X(rail_tail_weak, "hybrid", "kernels/rail_address",                                            \
+      "the tail covers all puts of its batch: strong")                                             \
+    X(rail_no_proxy_fence, "hybrid+memory", "kernels/hybrid_dispatch",                             \
+      "a proxy fence before bulk loads of acquired rows")                                          \
+    X(rail_slot_reused_early, "hybrid", "kernels/hybrid_dispatch",                                 \
+      "a slot is loaded when its stores have left it")                                             \
+    X(rail_ring_position_stays, "hybrid", "kernels/hybrid_dispatch",                               \
+      "a visit goes on where the last one ended")                                                  \
+    X(rail_ends_early, "hybrid", "kernels/hybrid_dispatch",                                        \
+      "a pair is over when all its rows are handed on")                                            \
+    X(rail_tail_not_settled, "hybrid", "kernels/hybrid_dispatch", "each step expects new tails")   \
+    X(rail_stores_not_complete, "hybrid", "kernels/hybrid_dispatch",                               \
+      "rows are written before they are announced")                                                \
+    X(rail_no_flush, "hybrid+late", "kernels/hybrid_dispatch",                                     \
+      "send buffers are used again after a flush")                                                 \
+    X(home_no_proxy_fence, "hybrid+memory", "kernels/combine",                                     \
+      "a proxy fence before bulk loads of rows that came home")                                    \
+    X(home_row_not_awaited, "hybrid", "kernels/hybrid_combine",                                    \
+      "sums are here before they are read")                                                        \
+    X(home_row_summed_twice, "hybrid", "kernels/hybrid_combine", "one sum a team")                 \
+    X(home_weight_dropped, "hybrid", "kernels/hybrid_combine", "forwarders weight the rows")       \
+    X(home_tail_not_awaited, "hybrid", "kernels/hybrid_combine",                                   \
+      "a step ends when all its sums are home")                                                    \
+    X(home_tail_not_settled, "hybrid", "kernels/hybrid_combine", "each step expects new tails")    \
+    X(home_ready_shadow_stays, "hybrid", "kernels/hybrid_combine",                                 \
+      "each step expects new ready signals")                                                       \
+    X(home_no_flush, "hybrid+late", "kernels/hybrid_combine",                                      \
+      "send buffers are used again after a flush")
 
 namespace gimlet::device {
 

@@ -174,7 +174,7 @@ GIMLET_DEVICE void load_tokens(const CombineContext<R>& ctx, const CombineRing& 
     LaneRow next = first;
     // Rows that peers wrote were acquired by generic loads; the bulk loads below read through the
     // async proxy.
-    fence_proxy_async();
+    if (!mutated(Mutant::combine_no_proxy_fence)) fence_proxy_async();
     if constexpr (R == Reach::rail) load_pairs(ctx, ring, cursor);
     GIMLET_ROLLED
     for (std::int32_t token = ring.first_token; token < ctx.args.token_count;
@@ -184,11 +184,11 @@ GIMLET_DEVICE void load_tokens(const CombineContext<R>& ctx, const CombineRing& 
         if constexpr (R == Reach::rail) {
             find_home_row(ctx, lane);
             if (!await_home_row(ctx, lane)) break;
-            fence_proxy_async();
+            if (!mutated(Mutant::home_no_proxy_fence)) fence_proxy_async();
         }
         if constexpr (R == Reach::gin) {
             if (!await_chunks(ctx, lane.slot.rank, lane.home)) break;
-            fence_proxy_async();
+            if (!mutated(Mutant::combine_chunk_no_proxy_fence)) fence_proxy_async();
         }
         load_token(ring, cursor, lane, ctx.args.row_bytes);
     }
@@ -343,7 +343,11 @@ GIMLET_DEVICE void announce_ready(const CombineContext<R>& ctx) {
         if (ctx.is_lsa(peer)) {
             auto* words = reinterpret_cast<std::uint64_t*>(
                 peer_pointer(ctx.peers, peer, ctx.peers.layout.combine_ready));
-            store_release<Scope::system>(words + ctx.peers.rank, ctx.epoch + mark);
+            if (mutated(Mutant::combine_ready_relaxed)) {
+                store_relaxed<Scope::system>(words + ctx.peers.rank, ctx.epoch + mark);
+            } else {
+                store_release<Scope::system>(words + ctx.peers.rank, ctx.epoch + mark);
+            }
         } else if constexpr (R == Reach::gin) {
             const ncclGin gin = gin_context(ctx.peers, ctx.contexts().notify_context());
             gin.signal(
@@ -368,7 +372,9 @@ GIMLET_DEVICE bool await_ready(const CombineContext<R>& ctx) {
         std::uint64_t beyond = 0;
         if (ctx.is_lsa(rank)) {
             status = wait_until(scope, WaitTarget{rank, -1, ctx.epoch}, [&](std::uint64_t& seen) {
-                seen = load_acquire<Scope::system>(ready + rank);
+                seen = mutated(Mutant::combine_ready_not_acquired)
+                           ? load_relaxed<Scope::system>(ready + rank)
+                           : load_acquire<Scope::system>(ready + rank);
                 beyond = mutate(Mutant::combine_ready_not_awaited, seen - ctx.epoch, 0);
                 return static_cast<std::int64_t>(beyond) >= 0;
             });

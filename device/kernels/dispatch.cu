@@ -62,7 +62,13 @@ GIMLET_DEVICE void announce_rows(const DispatchContext<R>& ctx) {
         if (!ctx.is_lsa(peer) || ctx.excluded(peer)) continue;
         auto* words = reinterpret_cast<std::uint64_t*>(
             peer_pointer(ctx.peers, peer, ctx.peers.layout.dispatch_arrival));
-        store_release<Scope::system>(words + ctx.peers.rank, ctx.epoch);
+        if (mutated(Mutant::dispatch_arrival_relaxed)) {
+            store_relaxed<Scope::system>(words + ctx.peers.rank, ctx.epoch);
+        } else if (mutated(Mutant::dispatch_arrival_narrow)) {
+            store_release<Scope::gpu>(words + ctx.peers.rank, ctx.epoch);
+        } else {
+            store_release<Scope::system>(words + ctx.peers.rank, ctx.epoch);
+        }
     }
     if constexpr (R != Reach::gin) return;
     // A strong signal covers one (context, peer): every context that may have carried rows rings
@@ -98,7 +104,9 @@ GIMLET_DEVICE bool await_rows(const DispatchContext<R>& ctx) {
         if (!ctx.is_lsa(source) || ctx.excluded(source)) continue;
         const WaitStatus status =
             wait_until(scope, WaitTarget{source, -1, ctx.epoch}, [&](std::uint64_t& seen) {
-                seen = load_acquire<Scope::system>(arrival + source);
+                seen = mutated(Mutant::dispatch_arrival_not_acquired)
+                           ? load_relaxed<Scope::system>(arrival + source)
+                           : load_acquire<Scope::system>(arrival + source);
                 return static_cast<std::int64_t>(seen - ctx.epoch) >= 0 ||
                        mutated(Mutant::dispatch_rows_not_awaited);
             });

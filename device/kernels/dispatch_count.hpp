@@ -396,7 +396,12 @@ GIMLET_DEVICE void send_headers(const DispatchContext<R>& ctx) {
         // Release: what this rank read of the receive buffers in earlier steps is over before the
         // peer may write them. (Behind GIN the put of the row releases.)
         const std::int32_t peer = served_peer(ctx, i);
-        if (!ctx.excluded(peer)) store_release<Scope::system>(count_row_out(ctx, peer), header);
+        if (ctx.excluded(peer)) continue;
+        if (mutated(Mutant::count_header_relaxed)) {
+            store_relaxed<Scope::system>(count_row_out(ctx, peer), header);
+        } else {
+            store_release<Scope::system>(count_row_out(ctx, peer), header);
+        }
     }
 }
 
@@ -494,7 +499,9 @@ GIMLET_DEVICE bool receive_count_word(const DispatchContext<R>& ctx, std::int32_
     std::uint64_t value = 0;
     const WaitStatus status =
         wait_until(scope, WaitTarget{source, -1, ctx.epoch}, [&](std::uint64_t& seen) {
-            value = index == 0 ? load_acquire<Scope::system>(at) : load_relaxed<Scope::system>(at);
+            value = index == 0 && !mutated(Mutant::count_header_not_acquired)
+                        ? load_acquire<Scope::system>(at)
+                        : load_relaxed<Scope::system>(at);
             seen = value >> 32;
             return has_tag(value, ctx.epoch);
         });

@@ -42,7 +42,9 @@ GIMLET_DEVICE void ship_weights(const RailCombine& ctx, std::int32_t pair) {
         const std::int64_t row = ctx.args.routing.home[at].row;
         if (row < first || row >= first + rail.channel_rows) continue;
         send[row * ctx.exchange.topk + i % ctx.exchange.topk] =
-            ctx.args.weights == nullptr ? 1.0f : ctx.args.weights[at];
+            ctx.args.weights == nullptr || mutated(Mutant::home_weight_dropped)
+                ? 1.0f
+                : ctx.args.weights[at];
     }
     block_sync();
     if (thread_index() != 0) return;
@@ -136,7 +138,8 @@ GIMLET_DEVICE void find_home_row(const RailCombine& ctx, LaneRow& lane) {
     const std::int32_t pair = lane.home.row / rail.channel_rows;
     std::int64_t row = lane.home.row;
     if (pre_sums(ctx)) {
-        if ((same & ((1u << lane_index()) - 1u)) != 0) return;
+        if ((same & ((1u << lane_index()) - 1u)) != 0 && !mutated(Mutant::home_row_summed_twice))
+            return;
         lane.weight = 1.0f;  // the forwarder has applied the weights
         lane.needed = lane.home.row % rail.channel_rows + 1;
     } else {
@@ -160,7 +163,8 @@ GIMLET_DEVICE bool await_home_row(const RailCombine& ctx, const LaneRow& lane) {
         status =
             wait_until(ctx.wait_scope(Primitive::rail_combine), target, [&](std::uint64_t& seen) {
                 seen = tail.read(base).rows;
-                return static_cast<std::int32_t>(seen) >= lane.needed;
+                return static_cast<std::int32_t>(seen) >=
+                       lane.needed - mutate(Mutant::home_row_not_awaited, 0, 1);
             });
     }
     return warp_ok(status);
@@ -181,21 +185,22 @@ GIMLET_DEVICE void settle_rail(const RailCombine& ctx) {
             wait_until(ctx.wait_scope(Primitive::rail_combine), target, [&](std::uint64_t& seen) {
                 state = tail.read();
                 seen = state.finished ? 1 : 0;
-                return state.finished;
+                return state.finished || mutated(Mutant::home_tail_not_awaited);
             });
-        if (status == WaitStatus::ok) tail.settle(state);
+        if (status == WaitStatus::ok && !mutated(Mutant::home_tail_not_settled)) tail.settle(state);
     }
     GIMLET_ROLLED
     for (std::int32_t i = thread_index(); i < rail.peer_count(); i += block_threads()) {
         const std::int32_t peer = rail_peer(ctx.exchange, i * rail.channel_count);
         shadow.advance(ctx.contexts().notify_context(), ctx.signals().combine_ready(peer),
-                       static_cast<std::uint64_t>(rail.channel_count));
+                       mutate(Mutant::home_ready_shadow_stays,
+                              static_cast<std::uint64_t>(rail.channel_count), 0));
     }
     GIMLET_ROLLED
     for (std::int32_t context = warp_index(); context < ctx.peers.gin_context_count;
          context += warp_count()) {
         const ncclGin gin = gin_context(ctx.peers, context);
-        gin.flush(ncclCoopWarp());
+        if (!mutated(Mutant::home_no_flush)) gin.flush(ncclCoopWarp());
     }
 }
 

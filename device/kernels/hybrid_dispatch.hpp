@@ -28,12 +28,18 @@ GIMLET_DEVICE void hand_on_count_row(const RailDispatch& ctx, std::int32_t team)
         store_relaxed<Scope::system>(peer_word<std::uint64_t>(ctx.peers, member, offset, word),
                                      row[word]);
     }
+    const std::int32_t members =
+        ctx.peers.lsa_size - mutate(Mutant::rail_count_not_handed_on, 0, 1);
     GIMLET_ROLLED
-    for (std::int32_t i = lane_index(); i < ctx.peers.lsa_size; i += kWarpSize) {
+    for (std::int32_t i = lane_index(); i < members; i += kWarpSize) {
         // Release: the source's reads of the steps before, which its signal told, are over for the
         // member too.
-        store_release<Scope::system>(
-            peer_word<std::uint64_t>(ctx.peers, lsa_member(ctx.peers, i), offset), row[0]);
+        auto* const header = peer_word<std::uint64_t>(ctx.peers, lsa_member(ctx.peers, i), offset);
+        if (mutated(Mutant::rail_count_relaxed)) {
+            store_relaxed<Scope::system>(header, row[0]);
+        } else {
+            store_release<Scope::system>(header, row[0]);
+        }
     }
 }
 
@@ -52,7 +58,7 @@ GIMLET_DEVICE bool hand_on_counts(const RailDispatch& ctx) {
         if (team == own) continue;
         const std::int32_t source = team * ctx.peers.lsa_size + ctx.peers.lsa_rank;
         WaitStatus status = WaitStatus::ok;
-        if (elect()) {
+        if (elect() && !mutated(Mutant::rail_count_not_awaited)) {
             status = shadow.wait_meet(scope, source, ctx.contexts().notify_context(),
                                       ctx.signals().count_row(source), 1);
         }
@@ -166,7 +172,9 @@ GIMLET_DEVICE void write_headers(const RailDispatch& ctx, const RailTarget& targ
             header[layout.index_word() + lane] = static_cast<std::uint32_t>(target.expert);
             header[layout.weight_word() + lane] = target.weight;
             header[layout.slot_word() + lane] =
-                target.team == team ? static_cast<std::uint32_t>(target.slot) : 0xffffffffu;
+                target.team == team || mutated(Mutant::rail_header_of_all_teams)
+                    ? static_cast<std::uint32_t>(target.slot)
+                    : 0xffffffffu;
         }
         GIMLET_ROLLED
         for (std::uint32_t w = lane; w < layout.scale_words; w += kWarpSize) {
@@ -198,7 +206,7 @@ GIMLET_DEVICE void publish_due(const RailDispatch& ctx, const Channel& channel,
                                const RailTarget& target) {
     if (target.team < 0 || target.row == nullptr) return;
     const std::int32_t every = ctx.exchange.rail.publish_rows;
-    const std::int32_t rows = target.ordinal + 1;
+    const std::int32_t rows = target.ordinal + 1 + mutate(Mutant::rail_publishes_one_early, 0, 1);
     if (rows % every == 0)
         publish_rows(ctx, channel.pair(ctx, target.team), rows - every, rows, false);
 }
@@ -211,7 +219,8 @@ GIMLET_DEVICE void finish_channel(const RailDispatch& ctx, const Channel& channe
          team += kWarpSize) {
         const std::int32_t rows = channel.rows[team];
         const std::int32_t pair = channel.pair(ctx, team);
-        publish_rows(ctx, pair, rows - rows % every, rows, true);
+        publish_rows(ctx, pair, mutate(Mutant::rail_last_rows_lost, rows - rows % every, rows),
+                     rows, true);
         if (ctx.args.mode == RoutingMode::fresh) ctx.args.routing.rail_sent[pair] = rows;
     }
     warp_sync();
@@ -332,7 +341,7 @@ GIMLET_DEVICE void forward_rows(const RailDispatch& ctx, ForwardCopy& copy, std:
     const std::int32_t source = rail_peer(ctx.exchange, pair);
     const std::int32_t count = (end - begin) * copy.pieces;
     // The rows were acquired by a generic load; the bulk loads read through the async proxy.
-    if (elect()) fence_proxy_async();
+    if (elect() && !mutated(Mutant::rail_no_proxy_fence)) fence_proxy_async();
     GIMLET_ROLLED
     for (std::int32_t unit = 0; unit < copy.ring.depth; ++unit)
         copy.load(rows, stride, unit, count);
@@ -347,11 +356,11 @@ GIMLET_DEVICE void forward_rows(const RailDispatch& ctx, ForwardCopy& copy, std:
         if (target != nullptr)
             bulk_store(target + copy.offset(unit), copy.ring.slot(at), copy.bytes(unit));
         bulk_commit();
-        bulk_wait_read<1>();
+        if (!mutated(Mutant::rail_slot_reused_early)) bulk_wait_read<1>();
         warp_sync();
         if (unit > 0) copy.load(rows, stride, unit - 1 + copy.ring.depth, count);
     }
-    copy.moved += count;
+    copy.moved += mutate(Mutant::rail_ring_position_stays, count, 0);
     bulk_wait_read<0>();
     warp_sync();
 }
@@ -437,18 +446,19 @@ GIMLET_DEVICE void forward_pairs(const RailDispatch& ctx) {
         const std::int32_t most = begin + ctx.exchange.rail.publish_rows;
         const std::int32_t end = rows < most ? rows : most;
         if (end > begin) forward_rows(ctx, copy, pair, begin, end);
-        const bool over = finished && end == rows;
+        const bool over = finished && (end == rows || mutated(Mutant::rail_ends_early));
         warp_sync();
         if (elect()) {
             pairs.done[last] = over ? -1 : end;
-            if (over) dispatch_tail(ctx, pair).settle(news.tail);
+            if (over && !mutated(Mutant::rail_tail_not_settled))
+                dispatch_tail(ctx, pair).settle(news.tail);
             if (over && ctx.args.mode == RoutingMode::fresh)
                 ctx.args.routing.rail_received[pair] = rows;
         }
         if (over) --left;
         warp_sync();
     }
-    bulk_wait<0>();
+    if (!mutated(Mutant::rail_stores_not_complete)) bulk_wait<0>();
     fence_proxy_async();
 }
 
@@ -461,13 +471,14 @@ GIMLET_DEVICE void settle_rail(const RailDispatch& ctx) {
          team += block_threads()) {
         if (team == ctx.exchange.rail.team_index) continue;
         const std::int32_t source = team * ctx.peers.lsa_size + ctx.peers.lsa_rank;
-        shadow.advance(ctx.contexts().notify_context(), ctx.signals().count_row(source), 1);
+        shadow.advance(ctx.contexts().notify_context(), ctx.signals().count_row(source),
+                       mutate(Mutant::rail_count_shadow_stays, 1, 0));
     }
     GIMLET_ROLLED
     for (std::int32_t context = warp_index(); context < ctx.peers.gin_context_count;
          context += warp_count()) {
         const ncclGin gin = gin_context(ctx.peers, context);
-        gin.flush(ncclCoopWarp());
+        if (!mutated(Mutant::rail_no_flush)) gin.flush(ncclCoopWarp());
     }
 }
 

@@ -44,8 +44,10 @@ GIMLET_DEVICE void publish_rail_rows(const ExchangeArgs& exchange, std::int32_t 
         const std::uint64_t at = static_cast<std::uint64_t>(first) * row_bytes;
         batch.put(to + at, from + at, static_cast<std::uint64_t>(rows) * row_bytes);
     }
-    batch.close(ncclGin_StrongSignalAdd{
-        signal, SignaledTail::step(static_cast<std::uint32_t>(end - begin), finished)});
+    const std::uint64_t step =
+        SignaledTail::step(static_cast<std::uint32_t>(end - begin), finished);
+    if (mutated(Mutant::rail_tail_weak)) return batch.close(ncclGin_WeakSignalAdd{signal, step});
+    batch.close(ncclGin_StrongSignalAdd{signal, step});
 }
 
 }  // namespace gimlet::device

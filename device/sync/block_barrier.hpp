@@ -45,8 +45,15 @@ GIMLET_DEVICE bool block_barrier(const PeerHandles& peers, const WaitScope& oute
         add_relaxed<Scope::system>(local_word<std::int32_t>(peers, base, peer),
                                    mutate(Mutant::block_one_sided, 1, 0));
         const std::int32_t at = mutate(Mutant::block_wrong_word, peers.rank, peer);
-        add_release<Scope::system>(peer_word<std::int32_t>(peers, peer, base, at),
-                                   mutate(Mutant::block_arrives_twice, -1, -2));
+        auto* const word = peer_word<std::int32_t>(peers, peer, base, at);
+        const std::int32_t step = mutate(Mutant::block_arrives_twice, -1, -2);
+        if (mutated(Mutant::block_release_relaxed)) {
+            add_relaxed<Scope::system>(word, step);
+        } else if (mutated(Mutant::block_release_narrow)) {
+            add_release<Scope::gpu>(word, step);
+        } else {
+            add_release<Scope::system>(word, step);
+        }
     }
     WaitStatus status = WaitStatus::ok;
     for (std::int32_t i = thread_index(); i < team_size; i += block_threads()) {
@@ -54,7 +61,9 @@ GIMLET_DEVICE bool block_barrier(const PeerHandles& peers, const WaitScope& oute
         if (peer == peers.rank || is_excluded(peers, peer) || status != WaitStatus::ok) continue;
         const std::int32_t* const word = local_word<std::int32_t>(peers, base, peer);
         status = wait_until(scope, WaitTarget{peer, -1, 0}, [&](std::uint64_t& seen) {
-            const std::int32_t value = load_acquire<Scope::system>(word);
+            const std::int32_t value = mutated(Mutant::block_acquire_relaxed)
+                                           ? load_relaxed<Scope::system>(word)
+                                           : load_acquire<Scope::system>(word);
             seen = static_cast<std::uint32_t>(value);
             return value <= mutate(Mutant::block_one_behind, 0, 1) ||
                    mutated(Mutant::block_no_wait);

@@ -31,11 +31,16 @@ GIMLET_DEVICE GridMeeting meet_grid(std::uint32_t* word, const WaitScope& outer_
     if (thread_index() == 0) {
         const std::uint32_t step =
             block_index() == 0 ? kFlip - mutate(Mutant::grid_one_short, others, others - 1) : 1u;
-        const std::uint32_t before = fetch_add_release<Scope::gpu>(word, step);
+        const std::uint32_t before =
+            mutated(Mutant::grid_release_relaxed)  ? fetch_add_relaxed<Scope::gpu>(word, step)
+            : mutated(Mutant::grid_release_narrow) ? fetch_add_release<Scope::block>(word, step)
+                                                   : fetch_add_release<Scope::gpu>(word, step);
         const std::uint32_t target = (before & kFlip) ^ mutate(Mutant::grid_old_flip, kFlip, 0u);
         const WaitStatus status =
             wait_until(scope, WaitTarget{-1, -1, target}, [&](std::uint64_t& seen) {
-                const std::uint32_t value = load_acquire<Scope::gpu>(word);
+                const std::uint32_t value = mutated(Mutant::grid_acquire_relaxed)
+                                                ? load_relaxed<Scope::gpu>(word)
+                                                : load_acquire<Scope::gpu>(word);
                 seen = value;
                 return (value & kFlip) == target || mutated(Mutant::grid_no_wait);
             });

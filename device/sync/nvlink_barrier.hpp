@@ -79,12 +79,23 @@ class NvlinkBarrier {
         const auto number = static_cast<std::uint32_t>(number_);
         std::uint32_t* flag = first_flag_;
         for (std::int32_t i = thread_index(); i < told; i += block_threads()) {
-            if (meets(i))
-                store_release<Scope::system>(flag,
-                                             number + mutate(Mutant::nvlink_arrives_twice, 0u, 1u));
+            if (meets(i)) store_flag(flag, number + mutate(Mutant::nvlink_arrives_twice, 0u, 1u));
             flag = flag_at(i + block_threads());
         }
         if (thread_index() == 0) *counter_ = number_ - mutate(Mutant::nvlink_counter_stays, 0u, 1u);
+    }
+
+    GIMLET_DEVICE static void store_flag(std::uint32_t* flag, std::uint32_t number) {
+        if (mutated(Mutant::nvlink_release_relaxed))
+            return store_relaxed<Scope::system>(flag, number);
+        if (mutated(Mutant::nvlink_release_narrow)) return store_release<Scope::gpu>(flag, number);
+        store_release<Scope::system>(flag, number);
+    }
+
+    GIMLET_DEVICE static std::uint32_t load_flag(const std::uint32_t* flag) {
+        if (mutated(Mutant::nvlink_acquire_relaxed)) return load_relaxed<Scope::system>(flag);
+        if (mutated(Mutant::nvlink_acquire_narrow)) return load_acquire<Scope::gpu>(flag);
+        return load_acquire<Scope::system>(flag);
     }
 
     GIMLET_DEVICE WaitStatus wait_for_all(const WaitScope& scope) const {
@@ -96,7 +107,7 @@ class NvlinkBarrier {
                                                                static_cast<std::uint64_t>(i));
             const WaitTarget target{lsa_member(peers_, i), -1, number};
             status = wait_until(scope, target, [&](std::uint64_t& seen) {
-                const std::uint32_t value = load_acquire<Scope::system>(flag);
+                const std::uint32_t value = load_flag(flag);
                 seen = value;
                 if (mutated(Mutant::nvlink_compare_not_rolling)) return value >= number;
                 if (mutated(Mutant::nvlink_no_wait)) return true;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kPiecesMax = 8;  // an operation is cut into at most this many pieces
 constexpr unsigned kPatienceMax = 96;
-constexpr unsigned kLateTurnsMax = 1000;
+constexpr unsigned kLateTurnsMax = 100;
 [[maybe_unused]] constexpr size_t kActorCount = 16;
 constexpr int kMovesPerStep = 2;
 constexpr size_t kAnyPiece = ~size_t{0};

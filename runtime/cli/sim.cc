@@ -237,7 +237,7 @@ void add_options(CLI::App* sub, SimCommand* command) {
     sub->add_option("--seeds", command->seed_count, "How many seeds, counting up from --seed")
         ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40));
     sub->add_option("--plan", command->plan,
-                    "Faults: none, random (by the seed), or a JSON file; host/emulator/README.md "
+                    "Faults: none, random (by the seed), or a JSON file; runtime/sim/README.md "
                     "lists its fields")
         ->capture_default_str();
     sub->add_option("--trace", command->trace_path,

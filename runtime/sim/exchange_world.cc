@@ -341,9 +341,18 @@ class Steps {
         check_counts(world_, rank_, step, exchange_, routing_);
         check_received(world_, rank_, step, received);
         watch_.after(step, received);
-        if (!scenario.combine) return;
+        for (int i = 0; i < scenario.combines; ++i)
+            combine(step * kCombinesMax + static_cast<std::size_t>(i));
+    }
+
+  private:
+    static constexpr std::size_t kCombinesMax = 8;
+
+    /// `round` numbers the combines; each has its own answers.
+    void combine(std::size_t round) {
+        const Scenario& scenario = world_.scenario;
         think();
-        fill_answers(world_, rank_, step, exchange_);
+        fill_answers(world_, rank_, round, exchange_);
         CombineInputs combine;
         combine.out = tensors_.out.get();
         combine.bias = scenario.bias ? tensors_.bias.get() : nullptr;
@@ -351,10 +360,9 @@ class Steps {
             combine.weights = tensors_.weights.get();
         exchange_.combine(combine, routing_, stream_.get());
         synchronize("combine");
-        check_combined(world_, rank_, step, exchange_, tensors_);
+        check_combined(world_, rank_, round, exchange_, tensors_);
     }
 
-  private:
     bool consumes() const {
         // What is broken may leave the consumer waiting when its tensors go.
         return world_.scenario.consume && world_.scenario.expectation == Expectation::success;

@@ -32,7 +32,7 @@ struct Scenario {
     bool bias = false;
     bool host_counts = false;
     bool consume = false;  ///< fifo: a kernel on another stream uses the rows as they come
-    bool combine = true;   ///< each dispatch is followed by a combine
+    int combines = 1;      ///< that follow each dispatch
     std::uint64_t data_seed = 1;
     std::uint64_t think_ns = 0;  ///< longest pause of a host program between its calls
     Expectation expectation = Expectation::success;

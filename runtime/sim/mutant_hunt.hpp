@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,11 +21,22 @@ struct MutantInfo {
 
 /// device/core/mutation.hpp's table.
 const std::vector<MutantInfo>& mutant_list();
+/// The code as it ships, over the scenarios of all mutants: nothing may be noticed.
+MutantInfo right_version();
+
+/// A seed for each mutant (by name) that is tried before all others. A file of them has lines
+/// `mutant seed`; empty lines and lines that begin with # say nothing.
+using SeedHints = std::map<std::string, std::uint64_t>;
+
+/// Throws Error{invalid_argument}, with the line, for what is not a hint; for an unknown mutant,
+/// too.
+SeedHints read_seed_hints(const std::string& path);
 
 struct HuntOptions {
     std::uint64_t first_seed = 1;
     std::uint64_t seed_count = 2000;
     int jobs = 1;
+    SeedHints hints;
 };
 
 struct Catch {
@@ -33,7 +45,8 @@ struct Catch {
     std::uint64_t hits = 0;   ///< times that the runs came by the mutation point
     std::string scenario;
     std::uint64_t seed = 0;
-    std::string how;  ///< first line of the fault
+    std::string how;     ///< the fault
+    double seconds = 0;  ///< of processor time
 };
 
 /// One result for each mutant, in order. Each mutant runs in a process of its own: a crash counts

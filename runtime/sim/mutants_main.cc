@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // gimlet_mutants, which `gimlet sim --mutants` starts: how many wrong variants are noticed?
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <fstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,11 +23,13 @@ constexpr double kShareWanted = 0.95;
 
 void print_result(const MutantInfo& mutant, const Catch& result) {
     if (result.caught) {
-        fmt::print("caught   {:<30} after {:>4} seeds, {} seed {}: {}\n", mutant.name, result.seeds,
-                   result.scenario, result.seed, result.how);
+        fmt::print("caught   {:<30} after {:>4} seeds, {:.1f} s, {} seed {}: {}\n", mutant.name,
+                   result.seeds, result.seconds, result.scenario, result.seed,
+                   result.how.substr(0, result.how.find('\n')));
     } else {
         fmt::print(
-            "SURVIVED {:<30} {:>4} seeds, {}\n", mutant.name, result.seeds,
+            "SURVIVED {:<30} {:>4} seeds, {:.1f} s, {}\n", mutant.name, result.seeds,
+            result.seconds,
             result.hits == 0 ? "never reached" : fmt::format("reached {} times", result.hits));
     }
     std::fflush(stdout);
@@ -43,8 +48,23 @@ std::vector<MutantInfo> chosen(const std::vector<std::string>& names) {
     return out;
 }
 
-int run(const std::vector<MutantInfo>& mutants, const HuntOptions& options) {
+void write_seed_hints(const std::string& path, const std::vector<MutantInfo>& mutants,
+                      const std::vector<Catch>& results) {
+    std::ofstream file(path);
+    file << "# Seeds that catch: gimlet_mutants tries them first (--hints). Written by "
+            "--write-hints."
+            "\n";
+    for (std::size_t i = 0; i < mutants.size(); ++i)
+        if (results[i].caught) file << mutants[i].name << ' ' << results[i].seed << '\n';
+    file.close();
+    if (!file) throw std::runtime_error(path + ": cannot be written");
+}
+
+int run(const std::vector<MutantInfo>& mutants, const HuntOptions& options,
+        const std::string& hints_path) {
     const std::vector<Catch> results = hunt(mutants, options, print_result);
+    if (results.size() == 1 && results[0].caught) fmt::print("{}\n", results[0].how);
+    if (!hints_path.empty()) write_seed_hints(hints_path, mutants, results);
     std::size_t caught = 0;
     for (const Catch& result : results) caught += result.caught;
     const double share = static_cast<double>(caught) / static_cast<double>(results.size());
@@ -57,6 +77,23 @@ int run(const std::vector<MutantInfo>& mutants, const HuntOptions& options) {
     return share >= kShareWanted ? 0 : 1;
 }
 
+/// Exit code: 0 if no seed shows anything.
+int run_right_version(const HuntOptions& options, const std::vector<std::string>& scenarios) {
+    MutantInfo right = right_version();
+    for (const std::string& name : scenarios) {
+        if (std::find(right.scenarios.begin(), right.scenarios.end(), name) ==
+            right.scenarios.end())
+            throw std::invalid_argument(fmt::format("scenario '{}' is not one of {}", name,
+                                                    fmt::join(right.scenarios, " ")));
+    }
+    if (!scenarios.empty()) right.scenarios = scenarios;
+    const Catch result = hunt({right}, options, print_result).front();
+    fmt::print("the right code: {} of {} seeds, {}\n", result.seeds, options.seed_count,
+               result.caught ? "something was noticed" : "nothing was noticed");
+    if (result.caught) fmt::print("{}\n", result.how);
+    return result.caught ? 1 : 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -67,7 +104,12 @@ int main(int argc, char** argv) {
     HuntOptions options;
     options.jobs = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     std::vector<std::string> names;
+    std::vector<std::string> scenarios;
+    std::string hints;
+    std::string new_hints;
+    bool hinted_only = false;
     bool list = false;
+    bool right = false;
     app.add_option("--mutant", names, "Only these; may be repeated");
     app.add_option("--seeds", options.seed_count, "Seeds each")
         ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
@@ -76,14 +118,26 @@ int main(int argc, char** argv) {
     app.add_option("--jobs", options.jobs, "Processes at a time")
         ->check(CLI::Range(1, 1024))
         ->capture_default_str();
+    app.add_option("--hints", hints,
+                   "File of lines `mutant seed`: seeds that are tried first, and that count");
+    app.add_flag("--hinted-only", hinted_only, "Only the mutants of the --hints file");
+    app.add_option("--write-hints", new_hints, "Writes the seeds that caught to this file");
     app.add_flag("--list", list, "Names the mutants and leaves");
+    app.add_flag("--right", right,
+                 "The code as it ships instead, in the mutants' scenarios: exit 0 if nothing is "
+                 "noticed");
+    app.add_option("--scenario", scenarios, "--right: only these; may be repeated");
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
         return app.exit(error) == 0 ? 0 : 2;
     }
     try {
-        if (!list) return run(chosen(names), options);
+        if (right) return run_right_version(options, scenarios);
+        if (!hints.empty()) options.hints = read_seed_hints(hints);
+        if (hinted_only)
+            for (const auto& [name, seed] : options.hints) names.push_back(name);
+        if (!list) return run(chosen(names), options, new_hints);
         for (const MutantInfo& mutant : mutant_list())
             fmt::print("{:<30} device/{:<24} {}\n", mutant.name, mutant.place, mutant.rule);
         return 0;

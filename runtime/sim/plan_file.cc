@@ -72,6 +72,12 @@ class Fields {
         return value.get<double>();
     }
 
+    bool flag(const std::string& key) const {
+        const Json& value = object_.at(key);
+        if (!value.is_boolean()) refuse(full(key), "{} must be true or false", value.dump());
+        return value.get<bool>();
+    }
+
     std::uint64_t time_ns(const std::string& key) const {
         if (!has(key)) refuse(full(key), "is missing; write a time such as \"20us\"");
         const Json& value = object_.at(key);
@@ -176,7 +182,8 @@ SimPlan parse_plan(const std::string& json_text) {
     }
     const Fields top(json, "",
                      {"schedule", "queue_depth", "reorder", "split", "duplicate_doorbell", "delay",
-                      "stall_block", "slow", "late_rank", "stop_rank", "fail_put", "near_wrap"});
+                      "stall_block", "slow", "late_rank", "stop_rank", "fail_put", "near_wrap",
+                      "late_completion", "memory"});
     SimPlan plan;
     if (top.has("schedule")) {
         const Json& value = top.at("schedule");
@@ -192,10 +199,15 @@ SimPlan parse_plan(const std::string& json_text) {
     if (top.has("split")) plan.faults.split_chance = top.chance("split");
     if (top.has("duplicate_doorbell"))
         plan.faults.duplicate_doorbell_chance = top.chance("duplicate_doorbell");
+    if (top.has("late_completion"))
+        plan.faults.late_completion_chance = top.chance("late_completion");
+    if (top.has("memory")) {
+        const Fields memory(top.at("memory"), "memory", {"stale_loads", "find_races"});
+        if (memory.has("stale_loads")) plan.memory.stale_loads = memory.flag("stale_loads");
+        if (memory.has("find_races")) plan.memory.find_races = memory.flag("find_races");
+    }
     if (top.has("near_wrap")) {
-        if (!top.at("near_wrap").is_boolean())
-            refuse("near_wrap", "{} must be true or false", top.at("near_wrap").dump());
-        plan.faults.near_wrap_counters = top.at("near_wrap").get<bool>();
+        plan.faults.near_wrap_counters = top.flag("near_wrap");
     }
     read_groups(top, &plan);
     return plan;
@@ -286,6 +298,9 @@ std::string plan_text(const SimPlan& plan) {
     if (faults.fail_put_rank >= 0)
         json["fail_put"] = {{"rank", faults.fail_put_rank}, {"number", faults.fail_put_number}};
     if (faults.near_wrap_counters) json["near_wrap"] = true;
+    if (faults.late_completion_chance > 0) json["late_completion"] = faults.late_completion_chance;
+    if (plan.memory.stale_loads) json["memory"]["stale_loads"] = true;
+    if (plan.memory.find_races) json["memory"]["find_races"] = true;
     return json.dump();
 }
 

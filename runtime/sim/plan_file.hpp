@@ -16,14 +16,15 @@ namespace gimlet::sim {
 ///   {
 ///     "schedule": "uniform" | "priority" | "run_to_block",
 ///     "queue_depth": 32,
-///     "reorder": 0.2, "split": 0.25, "duplicate_doorbell": 0.1,
+///     "reorder": 0.2, "split": 0.25, "duplicate_doorbell": 0.1, "late_completion": 0.5,
 ///     "delay": {"chance": 0.1, "min": "2us", "mean": "20us"},
 ///     "stall_block": {"rank": 0, "block": 1, "time": "50us"},
 ///     "slow": {"rank": 1, "block": 0, "factor": 8},
 ///     "late_rank": {"rank": 2, "time": "1ms"}        or {"rank": 2, "steps": 20000},
 ///     "stop_rank": {"rank": 3, "step": 20000},
 ///     "fail_put": {"rank": 0, "number": 5},
-///     "near_wrap": true
+///     "near_wrap": true,
+///     "memory": {"stale_loads": true, "find_races": true}
 ///   }
 ///
 /// Times are virtual and written with a unit (ns, us, ms, s); chances are in [0, 1]; steps count
@@ -32,6 +33,7 @@ struct SimPlan {
     emu::FaultPlan faults;
     std::optional<emu::Schedule> schedule;  ///< unset: by the seed
     std::optional<int> queue_depth;
+    emu::MemoryOptions memory;
 
     /// A rank stops or a put fails: ranks may give up, cleanly.
     bool breaks_something() const { return faults.stop_rank >= 0 || faults.fail_put_rank >= 0; }

@@ -544,6 +544,19 @@ GIMLET_GLOBAL void wait_kernel(const GIMLET_GRID_CONSTANT WaitArgs args) {
     args.verdicts[thread_index()] = block_ok(status) ? 1 : 0;
 }
 
+GIMLET_GLOBAL void failed_step_kernel(const GIMLET_GRID_CONSTANT FailedStepArgs args) {
+    const std::int32_t index = block_index() * block_threads() + thread_index();
+    const std::uint64_t deadline_ns =
+        index == args.impatient ? args.deadline_ns : args.patient_deadline_ns;
+    const WaitScope scope{deadline_ns, args.error, args.poison, 7, 3, Tag::user, Primitive::user};
+    const std::uint64_t start_ns = now_ns();
+    const WaitStatus status =
+        wait_until(scope, WaitTarget{5, 2, 11}, [](std::uint64_t&) { return false; });
+    args.statuses[index] = static_cast<std::uint64_t>(status);
+    args.elapsed_ns[index] = now_ns() - start_ns;
+    args.verdicts[index] = block_ok(status) ? 1 : 0;
+}
+
 template <class Kernel, class... Arguments>
 cudaError_t launch_kernel(Kernel kernel, int blocks, int threads, std::size_t shared_bytes,
                           cudaStream_t stream, const Arguments&... arguments) {
@@ -586,6 +599,11 @@ cudaError_t launch_follow(const FollowArgs& args, int threads, cudaStream_t stre
 
 cudaError_t launch_wait(const WaitArgs& args, int threads, cudaStream_t stream) {
     return launch_kernel(wait_kernel, 1, threads, 0, stream, args);
+}
+
+cudaError_t launch_failed_step(const FailedStepArgs& args, int blocks, int threads,
+                               cudaStream_t stream) {
+    return launch_kernel(failed_step_kernel, blocks, threads, 0, stream, args);
 }
 
 }  // namespace gimlet::sim

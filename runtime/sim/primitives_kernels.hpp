@@ -143,4 +143,19 @@ struct WaitArgs {
 
 cudaError_t launch_wait(const WaitArgs& args, int threads, cudaStream_t stream);
 
+struct FailedStepArgs {
+    std::uint64_t* poison;
+    std::uint64_t* statuses;  ///< [blocks * threads] WaitStatus
+    std::uint64_t* elapsed_ns;
+    std::uint64_t* verdicts;  ///< [blocks * threads] block_ok
+    DeviceError* error;
+    std::uint64_t deadline_ns;
+    std::uint64_t patient_deadline_ns;  ///< of all threads but one
+    std::int32_t impatient;             ///< which one, counted over the grid
+};
+
+/// All threads wait for what never comes, in one step.
+cudaError_t launch_failed_step(const FailedStepArgs& args, int blocks, int threads,
+                               cudaStream_t stream);
+
 }  // namespace gimlet::sim

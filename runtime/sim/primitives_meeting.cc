@@ -161,4 +161,70 @@ MeetingOutcome run_grid(const emu::SimOptions& base, const GridCase& which) {
     return outcome;
 }
 
+namespace {
+
+std::string fault_of_wait(const FailedStep& which, int index, std::uint64_t status,
+                          std::uint64_t elapsed_ns, std::uint64_t verdict) {
+    constexpr std::uint64_t kTimedOut = 1;
+    constexpr std::uint64_t kAborted = 2;
+    constexpr std::uint64_t kDeadlinesMax = 16;  // the clock leaps
+    // Only the impatient thread must have waited so long: others may have begun later.
+    std::ostringstream out;
+    out << "thread " << index << ": ";
+    if (status != (index == which.impatient ? kTimedOut : kAborted)) {
+        out << "status " << status;
+    } else if (verdict != 0) {
+        out << "was told that all is well";
+    } else if ((index == which.impatient && elapsed_ns < which.deadline_ns) ||
+               elapsed_ns > kDeadlinesMax * which.deadline_ns) {
+        out << "left after " << elapsed_ns << " ns, the deadline that expired is "
+            << which.deadline_ns << " ns";
+    } else {
+        return {};
+    }
+    return out.str();
+}
+
+}  // namespace
+
+FailedStepOutcome run_failed_step(const emu::SimOptions& base, const FailedStep& which) {
+    constexpr std::uint64_t kPatienceFactor = 200;
+    constexpr int kPoison = 0;
+    constexpr int kFirst = 16;
+    emu::SimOptions options = base;
+    if (options.step_limit == 0) options.step_limit = kStepLimit;
+    FailedStepOutcome outcome;
+    try {
+        outcome.report = emu::simulate(options, [&](int rank) {
+            const RankWorld world(rank, options, WorldShape{});
+            emu::arm_faults();
+            const int count = which.blocks * which.threads;
+            FailedStepArgs args{};
+            args.poison = world.scratch(kPoison);
+            args.statuses = world.scratch(kFirst);
+            args.elapsed_ns = world.scratch(kFirst + count);
+            args.verdicts = world.scratch(kFirst + 2 * count);
+            args.error = world.peers().error;
+            args.deadline_ns = which.deadline_ns;
+            args.patient_deadline_ns = kPatienceFactor * which.deadline_ns;
+            args.impatient = which.impatient;
+            check(launch_failed_step(args, which.blocks, which.threads, world.stream()),
+                  "launch_failed_step");
+            world.synchronize();
+            for (int i = 0; i < count && outcome.fault.empty(); ++i) {
+                outcome.fault = fault_of_wait(which, i, world.read_scratch(kFirst + i),
+                                              world.read_scratch(kFirst + count + i),
+                                              world.read_scratch(kFirst + 2 * count + i));
+            }
+            const DeviceError& error = world.error();
+            if (outcome.fault.empty() && (error.state != kDeviceErrorComplete || error.peer != 5))
+                outcome.fault = "the record is wrong: " + text_of(error);
+        });
+    } catch (const emu::SimFailure& failure) {
+        outcome.report = failure.report();
+        outcome.fault = failure.what();
+    }
+    return outcome;
+}
+
 }  // namespace gimlet::sim

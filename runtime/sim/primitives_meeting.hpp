@@ -65,4 +65,19 @@ struct GridCase {
 
 MeetingOutcome run_grid(const emu::SimOptions& options, const GridCase& which);
 
+/// One thread's wait expires; all others of the step have 200 times its deadline.
+struct FailedStep {
+    int blocks = 1;
+    int threads = 32;
+    int impatient = 0;  ///< that thread, counted over the grid
+    std::uint64_t deadline_ns = 0;
+};
+
+struct FailedStepOutcome {
+    std::string fault;  ///< what was wrong; empty if nothing
+    emu::SimReport report;
+};
+
+FailedStepOutcome run_failed_step(const emu::SimOptions& options, const FailedStep& which);
+
 }  // namespace gimlet::sim

@@ -10,6 +10,7 @@
 
 #include "host/base/error.hpp"
 #include "host/cuda/buffer.hpp"
+#include "host/cuda/check.hpp"
 #include "host/cuda/stream.hpp"
 #include "host/emulator/engine.hpp"
 #include "runtime/exchange.hpp"
@@ -73,6 +74,18 @@ void check_answer(const RefusalCase& bad, int rank, const Answer& answer) {
                                          error_code_name(answer.code), answer.text));
 }
 
+/// A failed step publishes nothing: nobody has said that its rows have arrived.
+void check_nothing_announced(const std::byte* window, const Plan& plan, int rank) {
+    std::vector<std::uint64_t> arrival(static_cast<std::size_t>(plan.shape.rank_count));
+    detail::device_copy(arrival.data(), window + plan.workspace.dispatch_arrival,
+                        arrival.size() * sizeof(std::uint64_t), rank);
+    for (std::size_t source = 0; source < arrival.size(); ++source) {
+        if (arrival[source] == 0) continue;
+        throw std::runtime_error(
+            fmt::format("rank {}: rank {} has announced rows of a failed step", rank, source));
+    }
+}
+
 void run_rank(const Scenario& scenario, const RefusalCase& bad, int rank) {
     auto runtime = Runtime::create(make_sim_bootstrap(rank));
     auto exchange = Exchange::create(*runtime, scenario.config);
@@ -94,6 +107,9 @@ void run_rank(const Scenario& scenario, const RefusalCase& bad, int rank) {
         exchange->dispatch(inputs, &routing, CountMode::device, stream.get());
     };
     const auto combine = [&] { exchange->combine(outputs, routing, stream.get()); };
+    const std::byte* const window = exchange->combine_input() -
+                                    exchange->plan().regions.rank_skew(rank) -
+                                    exchange->plan().regions.combine_rows[1 % kBufferCount];
     emu::host_barrier();
     const emu::Engine& engine = emu::Engine::get();
     const std::uint64_t from_ns = engine.now_ns();
@@ -122,7 +138,9 @@ void run_rank(const Scenario& scenario, const RefusalCase& bad, int rank) {
                                              error_code_name(again.code),
                                              error_code_name(first.code)));
     }
+    cuda_check(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize", rank);
     emu::host_barrier();
+    if (!in_combine) check_nothing_announced(window, exchange->plan(), rank);
     exchange->abort();
     runtime->abort();
 }

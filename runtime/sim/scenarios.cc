@@ -56,6 +56,7 @@ emu::SimOptions options_of(const SimCase& which, int ranks, int team, emu::GinMo
     if (which.plan.queue_depth) options.gin_queue_depth = *which.plan.queue_depth;
     options.faults = which.plan.faults;
     options.faults.wait_until_armed = true;
+    options.memory = which.plan.memory;
     return options;
 }
 
@@ -223,6 +224,28 @@ SimResult absent_rank(const SimCase& which, emu::Tracer* tracer) {
     return result;
 }
 
+/// One wait of a step expires. Others that would be patient for much longer end soon after.
+SimResult waits(const SimCase& which, emu::Tracer* tracer) {
+    Draw draw(which, 12);
+    SimCase calm = which;
+    calm.plan.faults = emu::FaultPlan{};
+    emu::SimOptions options = options_of(calm, 1, 0, emu::GinMode::off);
+    options.tracer = tracer;
+    FailedStep step;
+    step.blocks = draw.between(1, 3);
+    step.threads = 32 * draw.between(1, 2);
+    step.impatient = draw.between(0, step.blocks * step.threads - 1);
+    step.deadline_ns = 20'000;
+    const FailedStepOutcome outcome = run_failed_step(options, step);
+    SimResult result;
+    result.report = outcome.report;
+    result.description = fmt::format("{} x {} threads, thread {} gives up first", step.blocks,
+                                     step.threads, step.impatient);
+    result.fault = outcome.fault;
+    result.good = result.fault.empty();
+    return result;
+}
+
 // --- puts
 
 SimResult puts(const SimCase& which, emu::Tracer* tracer) {
@@ -368,15 +391,10 @@ void draw_rings(Draw& draw, Scenario* scenario) {
     scenario->sim.step_limit = 4 * kStepLimit;
 }
 
-SimResult exchange(const SimCase& which, emu::Tracer* tracer, Layout layout,
-                   Sync sync = Sync::barrier) {
+/// Everything but the world: sizes, steps and inputs.
+void draw_exchange(const SimCase& which, Draw& draw, Layout layout, Sync sync, Scenario* out) {
     const bool fifo = sync == Sync::fifo;
-    Draw draw(which, fifo ? 11 : layout == Layout::rank_major ? 8 : 9);
-    const int ranks = which.sizes.ranks.value_or(draw.any_of({2, 3, 4, 4, 6}));
-    const int team = fifo ? 0 : which.sizes.team.value_or(any_team(draw, ranks));
-    const emu::GinMode gin = fifo ? emu::GinMode::off : any_gin(draw);
-    Scenario scenario = small_scenario(ranks, team, gin, which.seed);
-    scenario.sim = options_of(which, ranks, team, gin);
+    Scenario& scenario = *out;
     MoeConfig& config = scenario.config;
     config.layout = layout;
     config.expert_count = draw.between(4, 11);
@@ -409,7 +427,40 @@ SimResult exchange(const SimCase& which, emu::Tracer* tracer, Layout layout,
     scenario.host_counts = !near_wrap && draw.one_in(3);
     scenario.think_ns = draw.any_of({0, 5'000, 50'000});
     draw_routing(draw, &scenario);
+    // Each call's own flush and count exchange must do without those of the other kind.
+    scenario.combines = draw.any_of({0, 1, 1, 1, 1, 3});
     take_sizes(which, &scenario);
+}
+
+SimResult exchange(const SimCase& which, emu::Tracer* tracer, Layout layout,
+                   Sync sync = Sync::barrier) {
+    const bool fifo = sync == Sync::fifo;
+    Draw draw(which, fifo ? 11 : layout == Layout::rank_major ? 8 : 9);
+    const int ranks = which.sizes.ranks.value_or(draw.any_of({2, 3, 4, 4, 6}));
+    const int team = fifo ? 0 : which.sizes.team.value_or(any_team(draw, ranks));
+    const emu::GinMode gin = fifo ? emu::GinMode::off : any_gin(draw);
+    Scenario scenario = small_scenario(ranks, team, gin, which.seed);
+    scenario.sim = options_of(which, ranks, team, gin);
+    draw_exchange(which, draw, layout, sync, &scenario);
+    return run_exchange(which, tracer, scenario);
+}
+
+/// Rows over the rail, once a team.
+SimResult hybrid(const SimCase& which, emu::Tracer* tracer) {
+    Draw draw(which, 13);
+    const auto [drawn_ranks, drawn_team] =
+        draw.any_of({Place{2, 1}, Place{4, 2}, Place{4, 2}, Place{6, 2}, Place{6, 3}, Place{4, 1}});
+    const int ranks = which.sizes.ranks.value_or(drawn_ranks);
+    const int team = which.sizes.team.value_or(drawn_team);
+    const emu::GinMode gin = any_gin(draw);
+    Scenario scenario = small_scenario(ranks, team, gin, which.seed);
+    scenario.sim = options_of(which, ranks, team, gin);
+    draw_exchange(which, draw, draw.any_of({Layout::rank_major, Layout::expert_major}),
+                  Sync::barrier, &scenario);
+    scenario.config.mode = ExchangeMode::hybrid;
+    scenario.config.publish_rows = draw.between(1, 3);
+    scenario.config.chunk_rows = 1;  // a channel may hold no more
+    if (draw.one_in(4)) scenario.config.pre_sum = PreSum::off;
     return run_exchange(which, tracer, scenario);
 }
 
@@ -545,6 +596,8 @@ const std::vector<Entry>& entries() {
          [](const SimCase& c, emu::Tracer* t) {
              return exchange(c, t, Layout::rank_major, Sync::fifo);
          }},
+        {{"hybrid", "dispatch and combine over rails, a copy for each team"}, 2, true, hybrid},
+        {{"waits", "one wait expires, the others of its step end with it"}, 1, false, waits},
         {{"many-barriers", "gpu_barrier of many ranks (--ranks)", true}, 32, false, many_barriers},
         {{"many-notify", "a row and a signal from each of many ranks to all (--ranks)", true},
          32,
@@ -591,6 +644,11 @@ SimPlan random_case_plan(const SimCase& which) {
         plan.faults.stop_rank = -1;
         plan.faults.fail_put_rank = -1;
     }
+    // All rows of a ring wait for the slowest rank, and rings may have one slot: more would be more
+    // steps than a run may take.
+    constexpr unsigned kSlowestReader = 6;
+    if (which.scenario.rfind("stream", 0) == 0)
+        plan.faults.slow_factor = std::min(plan.faults.slow_factor, kSlowestReader);
     return plan;
 }
 

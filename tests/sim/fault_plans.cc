@@ -55,7 +55,8 @@ TEST_CASE("a plan file keeps what it says", "[sim][plans]") {
         R"("duplicate_doorbell":0.125,"delay":{"chance":0.25,"min":"2us","mean":"20us"},)"
         R"("stall_block":{"rank":0,"block":1,"time":"50us"},"slow":{"rank":1,"block":0,"factor":8},)"
         R"("late_rank":{"rank":1,"steps":500},"stop_rank":{"rank":1,"step":20000},)"
-        R"("fail_put":{"rank":0,"number":5},"near_wrap":true})";
+        R"("fail_put":{"rank":0,"number":5},"near_wrap":true,"late_completion":0.375,)"
+        R"("memory":{"stale_loads":true,"find_races":true}})";
     const sim::SimPlan plan = sim::parse_plan(text);
     REQUIRE(plan.schedule == emu::Schedule::priority);
     REQUIRE(plan.queue_depth == 32);
@@ -67,6 +68,9 @@ TEST_CASE("a plan file keeps what it says", "[sim][plans]") {
     REQUIRE(plan.faults.stop_at_step == 20'000);
     REQUIRE(plan.faults.fail_put_number == 5);
     REQUIRE(plan.faults.near_wrap_counters);
+    REQUIRE(plan.faults.late_completion_chance == 0.375);
+    REQUIRE(plan.memory.stale_loads);
+    REQUIRE(plan.memory.find_races);
     REQUIRE(plan.breaks_something());
     const std::string printed = sim::plan_text(plan);
     REQUIRE(sim::plan_text(sim::parse_plan(printed)) == printed);
@@ -103,6 +107,10 @@ TEST_CASE("a malformed plan names the field", "[sim][plans]") {
         {R"({"late_rank": {"rank": 0}})", "late_rank"},
         {R"({"stop_rank": {"rank": 0, "step": 1.5}})", "stop_rank.step: 1.5"},
         {R"({"fail_put": {"rank": 0, "number": 0}})", "fail_put.number: 0"},
+        {R"({"late_completion": 2})", "late_completion: 2"},
+        {R"({"memory": true})", "memory: true must be an object"},
+        {R"({"memory": {"find_races": 1}})", "memory.find_races: 1"},
+        {R"({"memory": {"stale": true}})", "memory.stale: there is no such field"},
     }));
     CAPTURE(text);
     REQUIRE_THAT(refusal_of(text), contains_text(field) && contains_text("plan: "));
@@ -127,7 +135,8 @@ TEST_CASE("each fault changes the run, and the run repeats itself", "[sim][plans
         R"({"stall_block": {"rank": 1, "block": 0, "time": "30us"}})",
         R"({"slow": {"rank": 1, "factor": 9}})", R"({"late_rank": {"rank": 2, "steps": 9000}})",
         R"({"stop_rank": {"rank": 3, "step": 3000}})", R"({"fail_put": {"rank": 0, "number": 2}})",
-        R"({"near_wrap": true})");
+        R"({"near_wrap": true})", R"({"late_completion": 1})",
+        R"({"memory": {"stale_loads": true, "find_races": true}})");
     CAPTURE(plan);
     const sim::SimResult calm =
         sim::run_case(case_of("four-ranks", 5, R"({"schedule": "uniform"})"));

@@ -236,7 +236,7 @@ TEST_CASE("hybrid: a row crosses to a team once, and tails ring every publish_ro
         scenario.config.expert_count = 32;
         scenario.config.publish_rows = 0;
         scenario.config.chunk_rows = 0;
-        scenario.combine = false;
+        scenario.combines = 0;
         CAPTURE(describe(scenario));
         emu::gin_traffic() = {};
         run_scenario(scenario);

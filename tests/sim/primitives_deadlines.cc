@@ -2,11 +2,17 @@
 //
 // A peer that does not come: everybody returns, the record says who was missing, nobody publishes,
 // and a peer that was only late does no harm.
+#include <chrono>
 #include <cstdint>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device/abi/signal_map.hpp"
+#include "host/base/clock.hpp"
+#include "host/cuda/poll.hpp"
+#include "host/emulator/engine.hpp"
+#include "runtime/sim/sim_bootstrap.hpp"
 #include "tests/sim/primitives_kernels.hpp"
 #include "tests/sim/primitives_meeting.hpp"
 #include "tests/sim/primitives_world.hpp"
@@ -275,4 +281,63 @@ TEST_CASE("wait_until: verdicts, records and poison", "[sim][primitives][deadlin
 }
 
 }  // namespace
+namespace {
+
+struct HostWait {
+    PollResult result = PollResult::ready;
+    std::uint64_t virtual_ns = 0;
+    emu::SimReport report;
+};
+
+/// Waits for a kernel of 3 ms. Each of the first `slow_looks` looks at it takes 2 ms of the
+/// machine's time.
+HostWait wait_for_slow_kernel(std::uint64_t timeout_ns, int slow_looks) {
+    HostWait out;
+    const emu::SimOptions options = options_of(1, 0, emu::GinMode::off, 3);
+    out.report = emu::simulate(options, [&](int rank) {
+        const sim::RankWorld world(rank, options, sim::WorldShape{});
+        const auto bootstrap = make_sim_bootstrap(rank);  // it brings the virtual clock
+        sim::FailedStepArgs args{};
+        args.poison = world.scratch(0);
+        args.statuses = world.scratch(16);
+        args.elapsed_ns = world.scratch(64);
+        args.verdicts = world.scratch(128);
+        args.error = world.peers().error;
+        args.deadline_ns = args.patient_deadline_ns = 3'000'000;
+        sim::check(sim::launch_failed_step(args, 1, 32, world.stream()), "launch_failed_step");
+        const std::uint64_t from_ns = emu::Engine::get().now_ns();
+        int looks = 0;
+        const auto look = [&] {
+            if (++looks <= slow_looks) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+            return false;
+        };
+        out.result = poll_stream(world.stream(), timeout_ns, look, "the kernel", rank);
+        out.virtual_ns = emu::Engine::get().now_ns() - from_ns;
+        world.synchronize();
+    });
+    return out;
+}
+
+}  // namespace
+
+// A machine that is busy with something else, or stopped in a debugger, decides nothing.
+TEST_CASE("a simulation's host deadlines run on its own clock", "[sim][deadline]") {
+    constexpr std::uint64_t kPatientNs = 50'000'000;
+    const HostWait patient = wait_for_slow_kernel(kPatientNs, 0);
+    REQUIRE(patient.result == PollResult::stream_done);
+    REQUIRE(patient.virtual_ns >= 3'000'000);
+    REQUIRE(patient.virtual_ns < kPatientNs);
+    // Longer than the deadline, in the machine's time.
+    const HostWait slowed = wait_for_slow_kernel(kPatientNs, 30);
+    REQUIRE(slowed.result == PollResult::stream_done);
+    REQUIRE(slowed.virtual_ns == patient.virtual_ns);
+    REQUIRE(slowed.report.trace_hash == patient.report.trace_hash);
+    const HostWait hasty = wait_for_slow_kernel(500'000, 0);
+    REQUIRE(hasty.result == PollResult::timeout);
+    REQUIRE(hasty.virtual_ns >= 500'000);
+    REQUIRE(wait_for_slow_kernel(500'000, 3).virtual_ns == hasty.virtual_ns);
+    // Outside of a simulation the clock is the machine's.
+    REQUIRE(host_clock().longest_gap_ns == steady_host_clock().longest_gap_ns);
+}
+
 }  // namespace gimlet::test
