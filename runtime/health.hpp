@@ -45,6 +45,12 @@ struct Health {
 /// expert index or argument -> invalid_argument, mode_mismatch and wrong_buffer -> invalid_usage.
 ErrorCode error_code_of(DeviceFault fault) noexcept;
 
+/// Local, for any thread at any time, also while calls or kernels of this process hang: the records
+/// of all failed steps of this process's Exchanges and Runtime barriers that have not been
+/// recovered from. Calls nothing of CUDA, waits for nothing. For watchdogs: describe() makes text
+/// of it.
+std::vector<DeviceError> device_errors();
+
 /// One line: who waited in which primitive of which step for which peer, what was expected and
 /// seen, for how long, what that means and what to do.
 std::string describe(const DeviceError& error);

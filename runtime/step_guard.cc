@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -34,10 +35,50 @@ std::uint64_t next_of_parity(std::uint64_t position, std::int32_t parity) {
     return next % kBufferCount == static_cast<std::uint64_t>(parity) ? next : next + 1;
 }
 
+struct RecordList {
+    std::mutex mutex;
+    std::vector<const DeviceError*> records;
+};
+
+/// Never destroyed: windows may live until the process has ended.
+RecordList& record_list() {
+    static RecordList* const list = new RecordList;
+    return *list;
+}
+
 }  // namespace
 
+std::vector<DeviceError> device_errors() {
+    const std::lock_guard lock(record_list().mutex);
+    std::vector<DeviceError> out;
+    for (const DeviceError* record : record_list().records) {
+        if (const auto error = read_device_error(record)) out.push_back(*error);
+    }
+    return out;
+}
+
+RecordListing::RecordListing(const DeviceError* record) : record_(record) {
+    const std::lock_guard lock(record_list().mutex);
+    record_list().records.push_back(record);
+}
+
+RecordListing::~RecordListing() {
+    if (record_ == nullptr) return;
+    const std::lock_guard lock(record_list().mutex);
+    auto& records = record_list().records;
+    records.erase(std::find(records.begin(), records.end(), record_));
+}
+
+RecordListing::RecordListing(RecordListing&& other) noexcept
+    : record_(std::exchange(other.record_, nullptr)) {}
+
+RecordListing& RecordListing::operator=(RecordListing&& other) noexcept {
+    std::swap(record_, other.record_);
+    return *this;
+}
+
 StepGuard::StepGuard(RuntimeCore& core, const char* subject)
-    : core_(&core), subject_(subject), record_(1, core.rank()) {
+    : core_(&core), subject_(subject), record_(1, core.rank()), listing_(record_.host()) {
     if (core.event_ring == RuntimeConfig::EventRing::on)
         events_ = MappedBuffer<EventSlot>(kEventRingSize, core.rank());
 }

@@ -31,6 +31,19 @@ struct CapturedParity {
     std::int32_t combine = -1;
 };
 
+/// Makes a record visible to device_errors() for as long as it lives. Movable.
+class RecordListing {
+  public:
+    RecordListing() = default;
+    explicit RecordListing(const DeviceError* record);
+    ~RecordListing();
+    RecordListing(RecordListing&& other) noexcept;
+    RecordListing& operator=(RecordListing&& other) noexcept;
+
+  private:
+    const DeviceError* record_ = nullptr;
+};
+
 class StepGuard {
   public:
     StepGuard() = default;
@@ -71,6 +84,7 @@ class StepGuard {
     const SymmetricWindow* window_ = nullptr;
     PeerHandles peers_{};
     MappedBuffer<DeviceError> record_;
+    RecordListing listing_;  // ends before the record
     MappedBuffer<EventSlot> events_;
     std::uint64_t fence_ = 0;  // number of the newest recovery that this rank has entered
     std::optional<ErrorCode> code_;

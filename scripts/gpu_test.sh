@@ -59,6 +59,8 @@ if [ -n "$sanitize" ]; then
     [[ " ${case_options[*]} " == *" --only "* ]] || case_options+=(--only steps/)
     case_options+=(--quick)
 fi
+# The ranks of a case that hangs say what they wait for before the run itself is ended.
+case_seconds=$((seconds > 20 ? seconds - 15 : seconds * 2 / 3 + 1))
 [ -n "$logs" ] || logs="$(mktemp -d)"
 mkdir -p "$logs"
 
@@ -147,7 +149,7 @@ one_run() {
     local team_size=0
     [ "$team" = "$size" ] || team_size="$team"
     NCCL_LSA_TEAM_SIZE="$team_size" timeout -k 10 "$seconds" mpirun --oversubscribe --bind-to none -n "$size" \
-        "${prefix[@]}" "$cases" "${case_options[@]}" >"$log" 2>&1 </dev/null || status=$?
+        "${prefix[@]}" "$cases" --deadline "$case_seconds" "${case_options[@]}" >"$log" 2>&1 </dev/null || status=$?
     # Without GIN a world of several teams has no symmetric memory at all: no case gets to its start.
     if [ "$team" -lt "$size" ] && ! grep -q '^[1-9][0-9]* passed' "$log" &&
         grep -qE 'NCCL offers none|several LSA teams' "$log"; then
@@ -165,7 +167,7 @@ one_run() {
     if [ "${numbers[1]}" != 0 ]; then
         [ -z "$sanitize" ] || grep -E '^=+ (Error|ERROR|Invalid|Race)' "$log" | head -n 10 | sed 's/^/  /' || true
         [ "$status" != 124 ] || echo "  ended at the deadline of $seconds s; the ranks' last reports:"
-        grep -E '^FAILED|gimlet error|failed:' "$log" | head -n 20 | cut -c1-300 | sed 's/^/  /' || true
+        grep -E '^FAILED|^ +rank [0-9]+: |gimlet error|failed:' "$log" | head -n 20 | cut -c1-300 | sed 's/^/  /' || true
         # After a hang MPS is not to be trusted.
         if [ -n "$mps" ]; then stop_mps; start_mps; fi
     fi

@@ -82,6 +82,7 @@ struct Case {
 // One function a file of cases/.
 void add_communicator_cases(std::vector<Case>* cases);
 void add_step_cases(std::vector<Case>* cases);
+void add_hot_path_cases(std::vector<Case>* cases);
 void add_hybrid_cases(std::vector<Case>* cases);
 void add_stream_cases(std::vector<Case>* cases);
 void add_routing_cases(std::vector<Case>* cases);

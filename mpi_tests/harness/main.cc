@@ -18,6 +18,7 @@ std::vector<mpi_tests::Case> all_cases() {
     std::vector<mpi_tests::Case> cases;
     mpi_tests::add_communicator_cases(&cases);
     mpi_tests::add_step_cases(&cases);
+    mpi_tests::add_hot_path_cases(&cases);
     mpi_tests::add_hybrid_cases(&cases);
     mpi_tests::add_stream_cases(&cases);
     mpi_tests::add_routing_cases(&cases);

@@ -19,6 +19,9 @@ namespace {
 
 enum class Outcome : int { passed = 0, skipped = 1, failed = 2 };
 
+/// Between the first rank that gives a case up and the end of the job.
+constexpr std::chrono::seconds kLastWords{2};
+
 struct Tally {
     int passed = 0;
     int failed = 0;
@@ -40,7 +43,17 @@ void print(const std::string& text) {
     std::fflush(stdout);
 }
 
-/// Ends the job if a case does not.
+/// What this rank's device has to say when a case hangs.
+std::string last_reports(int rank) {
+    std::string out;
+    for (const DeviceError& error : device_errors())
+        out += fmt::format("         rank {}: {}\n", rank, describe(error));
+    if (out.empty())
+        out = fmt::format("         rank {}: no step has failed on its device\n", rank);
+    return out;
+}
+
+/// Ends the job if a case does not. Every rank has one, so that each can say what it waits for.
 class Watchdog {
   public:
     Watchdog(std::uint64_t deadline_s, int rank)
@@ -72,8 +85,10 @@ class Watchdog {
             changed_.wait_for(lock, std::chrono::milliseconds(200));
             if (stopped_ || name_.empty() || std::chrono::steady_clock::now() < due_) continue;
             ++tally_.failed;
-            print(fmt::format("FAILED   {}: rank {} is not done after {} s; the job ends\n{}",
-                              name_, rank_, deadline_.count(), tally_.line()));
+            print(fmt::format("FAILED   {}: rank {} is not done after {} s; the job ends\n{}{}",
+                              name_, rank_, deadline_.count(), last_reports(rank_), tally_.line()));
+            // The other ranks' time is over now, too; ending the job would silence them.
+            std::this_thread::sleep_for(kLastWords);
             mpi_abort(1);
         }
     }

@@ -66,6 +66,13 @@ void check_step(const Member& me, Rehearsal& rehearsal, const std::string& when)
     rehearsal.spoil_output();
 }
 
+/// What a watchdog of rank `rank` would be told; here all ranks live in one process.
+std::ptrdiff_t errors_of(int rank) {
+    const std::vector<DeviceError> all = device_errors();
+    return std::count_if(all.begin(), all.end(),
+                         [&](const DeviceError& error) { return error.rank == rank; });
+}
+
 /// Queues a dispatch whose only token names an expert that does not exist.
 void queue_bad_dispatch(const Member& me, const DeviceBuffer<std::byte>& row,
                         const DeviceBuffer<std::int32_t>& experts) {
@@ -98,6 +105,7 @@ TEST_CASE("a rank that stays away is named by the group, and all recover", "[sim
                 if (me.rank != absent[0]) {
                     const Health health = me.exchange.health();
                     require(health.state == HealthState::failed, "health is not failed");
+                    require(errors_of(me.rank) == 1, "a watchdog does not see the record");
                     require(health.group && health.group->suspects == absent, "suspects");
                     for (int r = 0; r < world.ranks; ++r) {
                         const auto& record = health.group->records[static_cast<std::size_t>(r)];
@@ -109,6 +117,7 @@ TEST_CASE("a rank that stays away is named by the group, and all recover", "[sim
                 const GroupReport report = me.exchange.recover();
                 require(report.suspects == absent, "recover: " + report.text);
                 require(me.exchange.health().state == HealthState::open, "not open");
+                require(errors_of(me.rank) == 0, "a watchdog sees the record of what is over");
                 for (int i = 0; i < 3; ++i) me.step(fmt::format("step {} after", i));
             });
             // One rank speaks for all, and says what each of them knows.
