@@ -52,6 +52,7 @@ GinQueue& queue_of(DevCommState& state, uint32_t context, int target) {
         queue->context = context;
         queue->peer = target;
         queue->depth = state.queue_depth;
+        queue->broken = state.lost_peers.count(target) > 0;
     }
     return *queue;
 }

@@ -518,13 +518,14 @@ bool GinNetwork::counter_in_flight(const uint64_t* word) const {
     return false;
 }
 
-void GinNetwork::drop_touching(const char* begin, size_t bytes) {
+void GinNetwork::drop_touching(const char* begin, size_t bytes, int sender) {
     const auto inside = [&](const void* address) {
         const char* at = static_cast<const char*>(address);
         return at != nullptr && at >= begin && at < begin + bytes;
     };
     // A copy: a queue that this empties leaves the list.
     for (GinQueue* queue : std::vector<GinQueue*>(filled_)) {
+        if (sender != kAnybody && queue->rank != sender) continue;
         const uint64_t last = queue->base + queue->ops.size();
         for (uint64_t n = queue->base; n < last && n < queue->base + queue->ops.size(); ++n) {
             GinOp& op = queue->at(n);

@@ -76,7 +76,7 @@ struct GinQueue {
     uint64_t last_get = 0;    ///< number of the last get, plus one
     unsigned slots_used = 0;  ///< of operations from local_below on
     unsigned movable = 0;     ///< rung and not done
-    bool broken = false;      ///< what is issued from now on is lost (fault)
+    bool broken = false;      ///< what is issued from now on is lost (a fault, or the peer aborted)
     bool echo = false;        ///< a second doorbell is still to come (fault)
     size_t active_index = 0;  ///< in the network's list, while movable > 0
     size_t filled_index = 0;  ///< likewise, while in_filled
@@ -119,8 +119,10 @@ class GinNetwork {
     std::string find_unfinished(const GinQueue& queue) const;
     bool signal_in_flight(const uint64_t* word) const;
     bool counter_in_flight(const uint64_t* word) const;
-    /// Gives up operations that touch this memory: its owner has aborted.
-    void drop_touching(const char* begin, size_t bytes);
+    /// Gives up operations of `sender` (kAnybody: of all) that touch this memory, whose owner has
+    /// aborted, or takes it back from a dead sender.
+    static constexpr int kAnybody = -1;
+    void drop_touching(const char* begin, size_t bytes, int sender = kAnybody);
 
     /// Where device code called from, for reports of the watch.
     const void* caller = nullptr;

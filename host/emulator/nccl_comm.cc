@@ -180,6 +180,20 @@ ncclResult_t start_init(ncclComm_t* out, int ranks, const ncclUniqueId& id, int 
     return world.submit(comm, init_comm(comm, out, id));
 }
 
+// What the other ranks of this process send to an aborted rank from now on is lost.
+void break_connections(World& world, const ncclComm& aborted) {
+    for (const auto& state : world.dev_comms) {
+        if (state->comm == &aborted || !state->alive) continue;
+        if (state->comm->rendezvous != aborted.rendezvous) continue;
+        state->lost_peers.insert(aborted.rank);
+        for (auto& context : state->queues) {
+            for (auto& queue : context) {
+                if (queue != nullptr && queue->peer == aborted.rank) queue->broken = true;
+            }
+        }
+    }
+}
+
 // What destroy and abort share: the rank's windows and device communicators stop being usable.
 void retire_comm(ncclComm* comm, bool drop_operations) {
     World& world = *comm->world;
@@ -205,6 +219,7 @@ void retire_comm(ncclComm* comm, bool drop_operations) {
         // Kernels may still run after an abort.
         if (!drop_operations) world.release_resources(*state);
     }
+    if (drop_operations) world.engine.locked([&] { break_connections(world, *comm); });
     for (ncclWindow_vidmem* window : comm->windows) {
         if (drop_operations) {
             world.engine.locked([&] {

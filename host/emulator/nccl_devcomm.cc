@@ -344,6 +344,7 @@ ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t* dev_comm) 
             }
         }
         const ncclWindow_vidmem& own = *state->resources;
+        world.drop_of_the_dead(own.bases[own.rank], own.sizes[own.rank]);
         const std::string inbound =
             world.network.find_unfinished(own.bases[own.rank], own.sizes[own.rank]);
         if (!inbound.empty()) {

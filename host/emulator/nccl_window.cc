@@ -106,6 +106,7 @@ ncclResult_t ncclMemFree(void* ptr) {
     if (memory == nullptr)
         return fail(nullptr, ncclInvalidArgument, "ncclMemFree: %p is not from ncclMemAlloc", ptr);
     world.engine.locked([&] {
+        world.drop_of_the_dead(memory->base, memory->bytes);
         const std::string busy = world.network.find_unfinished(memory->base, memory->bytes);
         if (!busy.empty()) {
             world.engine.refuse("ncclMemFree of memory that a GIN operation in flight uses: " +
@@ -153,6 +154,7 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win) {
                     "ncclCommWindowDeregister: the window is of another communicator");
     }
     world.engine.locked([&] {
+        world.drop_of_the_dead(win->bases[win->rank], win->sizes[win->rank]);
         const std::string busy =
             world.network.find_unfinished(win->bases[win->rank], win->sizes[win->rank]);
         if (!busy.empty()) {

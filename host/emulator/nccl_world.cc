@@ -140,6 +140,11 @@ std::shared_ptr<Rendezvous> World::find_rendezvous(const ncclUniqueId& id, std::
     return opened;
 }
 
+void World::drop_of_the_dead(const char* begin, size_t bytes) {
+    if (const int dead = engine.stopped_rank(); dead >= 0)
+        network.drop_touching(begin, bytes, dead);
+}
+
 void World::forget_rendezvous(const ncclUniqueId& id) {
     const std::lock_guard lock(mutex);
     rendezvous_.erase(Rendezvous::nonce_of(id));

@@ -99,7 +99,8 @@ struct DevCommState {
     ncclWindow_vidmem* resources = nullptr;
     std::vector<uint64_t> counter_words;  ///< [context][counter]
     std::vector<std::vector<std::unique_ptr<GinQueue>>>
-        queues;  ///< [context][world rank], made at first use
+        queues;                ///< [context][world rank], made at first use
+    std::set<int> lost_peers;  ///< have aborted: what is sent to them is lost
     std::map<std::pair<uint32_t, uint32_t>, ThreadPlace> lsa_barriers;  ///< (handle, index) in use
     std::map<std::pair<uint32_t, uint32_t>, ThreadPlace>
         gin_barriers;  ///< (first signal, context) in use
@@ -163,6 +164,9 @@ class World final : public Worker {
     /// Gives back the memory of a device communicator that is no longer alive; what tells late uses
     /// stays. The caller holds `mutex`.
     void release_resources(DevCommState& state);
+    /// Memory of a live rank is about to go. What the stopped rank still has on its way there finds
+    /// no memory: a NIC refuses what is no longer registered. Called with the engine stopped.
+    void drop_of_the_dead(const char* begin, size_t bytes);
     /// Forgets the oldest communicators, windows and device communicators that are no longer alive;
     /// the latest are kept, so that late uses are found. The caller holds `mutex`.
     void forget_old();
