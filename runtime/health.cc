@@ -12,6 +12,49 @@
 namespace gimlet {
 namespace {
 
+bool of_step(const DeviceError& error) {
+    return error.tag == static_cast<std::uint32_t>(Tag::dispatch) ||
+           error.tag == static_cast<std::uint32_t>(Tag::combine);
+}
+
+/// How far the peer of a wait that ended without it had come.
+enum class Progress {
+    absent,   ///< it has not entered
+    no_data,  ///< it has: dispatch and combine use channels only once they know that
+    no_room,  ///< the same
+    unknown,
+};
+
+Progress progress_of_peer(Primitive primitive) {
+    switch (primitive) {
+        case Primitive::count_exchange:
+        case Primitive::combine_ready:
+        case Primitive::nvlink_barrier:
+        case Primitive::gin_barrier:
+        case Primitive::block_barrier: return Progress::absent;
+        case Primitive::dispatch_arrival:
+        case Primitive::combine_chunk:
+        case Primitive::rail_dispatch:
+        case Primitive::rail_combine:
+        case Primitive::fifo_wait: return Progress::no_data;
+        case Primitive::fifo_reserve: return Progress::no_room;
+        case Primitive::none:
+        case Primitive::user:
+        case Primitive::grid_barrier:
+        case Primitive::windowed_tail:
+        case Primitive::pipeline:
+        case Primitive::ready_block: break;
+    }
+    return Progress::unknown;
+}
+
+/// "rank 3", or, in a step, "rank 3 entered this combine, but".
+std::string channel_end(const DeviceError& error) {
+    if (!of_step(error)) return fmt::format("rank {}", error.peer);
+    return fmt::format("rank {} entered this {}, but", error.peer,
+                       name_of(static_cast<Tag>(error.tag)));
+}
+
 /// What a wait that ended without its peer says about that peer.
 std::string meaning(const DeviceError& error) {
     switch (error.primitive) {
@@ -47,11 +90,9 @@ std::string meaning(const DeviceError& error) {
             return fmt::format("rank {} has not entered this barrier; it is late or gone",
                                error.peer);
         case Primitive::fifo_reserve:
-            return fmt::format("rank {} has not freed slots of this channel: it is slow or gone",
-                               error.peer);
+            return channel_end(error) + " has not freed slots of this channel: it is slow or gone";
         case Primitive::fifo_wait:
-            return fmt::format("rank {} has not filled slots of this channel: it is slow or gone",
-                               error.peer);
+            return channel_end(error) + " has not filled slots of this channel: it is slow or gone";
         case Primitive::windowed_tail:
         case Primitive::pipeline:
             return "another warp of this rank's own kernel has stopped, or waits for a peer";
@@ -63,11 +104,21 @@ std::string meaning(const DeviceError& error) {
     return "the peer is late or gone";
 }
 
+const char* name_of_context(Primitive primitive) {
+    switch (primitive) {
+        case Primitive::fifo_reserve:
+        case Primitive::fifo_wait: return "channel";
+        case Primitive::pipeline: return "stage";
+        default: return "GIN context";
+    }
+}
+
 std::string describe_timeout(const DeviceError& error) {
     std::string out = fmt::format("{} waited {} in {}", name_of(static_cast<Tag>(error.tag)),
                                   format_duration_ns(error.elapsed_ns), name_of(error.primitive));
     if (error.peer >= 0) out += fmt::format(" for rank {}", error.peer);
-    if (error.context >= 0) out += fmt::format(" on GIN context {}", error.context);
+    if (error.context >= 0)
+        out += fmt::format(" on {} {}", name_of_context(error.primitive), error.context);
     return out + fmt::format(
                      ": epoch {}, expected {}, seen {}; {}; deadline_ns or GIMLET_TIMEOUT_MS "
                      "raises the limit",
@@ -83,6 +134,20 @@ bool same_step(const DeviceError& a, const DeviceError& b) {
     return a.tag == b.tag && a.epoch == b.epoch;
 }
 
+/// What is wrong with a rank, by the first record that points at it and by its own.
+const char* charge(const DeviceError& first, const std::optional<DeviceError>& own) {
+    if (first.fault == DeviceFault::peer_refused) return "it refused the step";
+    const Progress progress = progress_of_peer(first.primitive);
+    if (progress == Progress::no_data)
+        return of_step(first) ? "it entered the step, but its data is missing"
+                              : "its data is missing";
+    if (progress == Progress::no_room)
+        return of_step(first) ? "it entered the step, but frees no room for more rows"
+                              : "it frees no room";
+    if (own && same_step(*own, first)) return "it entered the step, but its word has not arrived";
+    return "it never entered the step";
+}
+
 std::string accusation(const GroupReport& report, int suspect) {
     std::vector<int> waiting;
     const DeviceError* first = nullptr;
@@ -95,18 +160,7 @@ std::string accusation(const GroupReport& report, int suspect) {
     if (first == nullptr) return fmt::format("rank {} has reported nothing", suspect);
     const auto& own = report.records[static_cast<std::size_t>(suspect)];
     const char* kernel = name_of(static_cast<Tag>(first->tag));
-    std::string what;
-    if (first->fault == DeviceFault::peer_refused) {
-        what = "it refused the step";
-    } else if (first->primitive == Primitive::dispatch_arrival ||
-               first->primitive == Primitive::combine_chunk) {
-        what = "it entered the step, but its data is missing";
-    } else if (own && same_step(*own, *first)) {
-        what = "it entered the step, but its word has not arrived";
-    } else {
-        what = "it never entered the step";
-    }
-    return fmt::format("rank {} ({}{}): {} {} in {} of {} {}", suspect, what,
+    return fmt::format("rank {} ({}{}): {} {} in {} of {} {}", suspect, charge(*first, own),
                        own ? "" : "; no report from it", format_ranks(waiting),
                        waiting.size() == 1 ? "waits" : "wait", name_of(first->primitive), kernel,
                        first->epoch);

@@ -108,6 +108,52 @@ TEST_CASE("the group's report follows waits to the one who started it", "[runtim
     CHECK_THAT(report.cause, contains_text("entered the step, but its data is missing"));
 }
 
+TEST_CASE("who entered a step and sends or frees nothing is told from who never came",
+          "[runtime][health]") {
+    struct Expected {
+        Primitive primitive;
+        Tag tag;
+        const char* charge;
+        const char* line;
+    };
+    const Expected all[] = {
+        {Primitive::dispatch_arrival, Tag::dispatch, "entered the step, but its data is missing",
+         "rank 1 entered this dispatch, but its rows"},
+        {Primitive::rail_dispatch, Tag::dispatch, "entered the step, but its data is missing",
+         "rank 1 entered this dispatch, but its rows"},
+        {Primitive::combine_chunk, Tag::combine, "entered the step, but its data is missing",
+         "rank 1 entered this combine, but its rows"},
+        {Primitive::rail_combine, Tag::combine, "entered the step, but its data is missing",
+         "rank 1 entered this combine, but its team's sums"},
+        {Primitive::fifo_wait, Tag::dispatch, "entered the step, but its data is missing",
+         "on channel 3: epoch 17, expected 17, seen 16; rank 1 entered this dispatch, but has not "
+         "filled"},
+        {Primitive::fifo_reserve, Tag::combine, "entered the step, but frees no room",
+         "rank 1 entered this combine, but has not freed"},
+        {Primitive::fifo_wait, Tag::user, "(its data is missing;", "; rank 1 has not filled"},
+        {Primitive::fifo_reserve, Tag::user, "(it frees no room;", "; rank 1 has not freed"},
+        {Primitive::count_exchange, Tag::dispatch, "it never entered the step",
+         "on GIN context 3: epoch"},
+        {Primitive::combine_ready, Tag::combine, "it never entered the step",
+         "rank 1 has not entered this combine"},
+        {Primitive::gin_barrier, Tag::barrier, "it never entered the step",
+         "rank 1 has not entered this barrier"},
+    };
+    for (const Expected& expected : all) {
+        std::vector<std::optional<DeviceError>> records(2);
+        records[0] = record(DeviceFault::timed_out, expected.primitive);
+        records[0]->rank = 0;
+        records[0]->peer = 1;
+        records[0]->context = 3;
+        records[0]->tag = static_cast<std::uint32_t>(expected.tag);
+        const GroupReport report = make_group_report(records);
+        INFO(report.text);
+        CHECK(report.suspects == std::vector<int>{1});
+        CHECK_THAT(report.cause, contains_text(expected.charge));
+        CHECK_THAT(report.text, contains_text(expected.line));
+    }
+}
+
 TEST_CASE("a rank that refused is the cause, whatever the others say", "[runtime][health]") {
     std::vector<std::optional<DeviceError>> records(3);
     records[0] = record(DeviceFault::timed_out, Primitive::dispatch_arrival);
