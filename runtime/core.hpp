@@ -53,7 +53,8 @@ struct RuntimeCore {
     // Whether kernels may still run.
     Activity barrier_activity;
     bool side_stream_stuck = false;
-    std::atomic<int> leftover_count{0};  // aborted Exchanges that are not freed yet
+    std::atomic<int> leftover_count{0};      // aborted Exchanges that are not freed yet
+    std::atomic<int> kept_routing_count{0};  // destroyed Routings that are not
 
     // For the host's own kernels after a failure.
     Stream side_stream;

@@ -22,16 +22,23 @@ namespace {
 
 std::atomic<std::uint64_t> next_exchange_id{1};
 
-/// Collective: runs `body` and makes sure that it went well everywhere.
+/// Destroyed Routings whose memory is kept without a wait for the device.
+constexpr int kMostKeptRoutings = 64;
+
 template <typename Body>
-void together(Bootstrap& bootstrap, const char* what, Body body) {
-    std::exception_ptr failure;
+std::exception_ptr failure_of(Body body) {
     try {
         body();
     } catch (...) {
-        failure = std::current_exception();
+        return std::current_exception();
     }
-    check_all_succeeded(bootstrap, what, failure);
+    return nullptr;
+}
+
+/// Collective: runs `body` and makes sure that it went well everywhere.
+template <typename Body>
+void together(Bootstrap& bootstrap, const char* what, Body body) {
+    check_all_succeeded(bootstrap, what, failure_of(body));
 }
 
 }  // namespace
@@ -42,10 +49,16 @@ Exchange::Exchange(std::shared_ptr<RuntimeCore> core, Plan plan)
       id_(next_exchange_id.fetch_add(1)),
       leftovers_(std::make_unique<Leftovers>()) {}
 
-Plan Exchange::agree_on_plan(RuntimeCore& core, const MoeConfig& config,
+Plan Exchange::agree_on_plan(RuntimeCore& core, const std::function<MoeConfig()>& read,
                              std::unique_ptr<DeviceCommunicator>* device_comm) {
     Bootstrap& bootstrap = *core.bootstrap;
-    check_agreement(bootstrap, "MoE config", config_fields(config));
+    MoeConfig config;
+    const std::exception_ptr failure = failure_of([&] {
+        config = read();
+        require_valid(config, core.rank());
+    });
+    check_agreement(bootstrap, "MoE config",
+                    failure ? std::vector<AgreementField>{} : config_fields(config), failure);
     PlanInputs inputs;
     inputs.topology = core.topology;
     inputs.device = core.device;
@@ -71,6 +84,11 @@ Plan Exchange::agree_on_plan(RuntimeCore& core, const MoeConfig& config,
 }
 
 std::unique_ptr<Exchange> Exchange::create(Runtime& runtime, const MoeConfig& config) {
+    return create_from(runtime, [&] { return config; });
+}
+
+std::unique_ptr<Exchange> Exchange::create_from(Runtime& runtime,
+                                                const std::function<MoeConfig()>& read) {
     const auto core = runtime.core();
     core->require_open("Exchange::create");
     if (const auto out = core->excluded_ranks(); !out.empty()) {
@@ -81,7 +99,7 @@ std::unique_ptr<Exchange> Exchange::create(Runtime& runtime, const MoeConfig& co
     }
     const DeviceGuard guard(core->communicator->device(), core->rank());
     std::unique_ptr<DeviceCommunicator> device_comm;
-    Plan plan = agree_on_plan(*core, config, &device_comm);
+    Plan plan = agree_on_plan(*core, read, &device_comm);
     std::unique_ptr<Exchange> exchange(new Exchange(core, std::move(plan)));
     exchange->device_comm_ = std::move(device_comm);
     exchange->window_ =
@@ -144,46 +162,52 @@ Routing Exchange::make_routing() {
                          static_cast<std::size_t>(plan_.config.topk);
     const auto count_words = static_cast<std::size_t>(plan_.rank_count) *
                              static_cast<std::size_t>(plan_.shape.count_row_words());
+    const int kept = core_->kept_routing_count.load();
+    if (kept > 0 && (kept >= kMostKeptRoutings || !core_->busy()))
+        core_->free_leftovers(RuntimeCore::Peers::busy);
     Routing routing;
     routing.exchange_id_ = id_;
-    routing.slots_ = DeviceBuffer<SlotRef>(choices, rank());
-    routing.home_ = DeviceBuffer<HomeRef>(choices, rank());
-    routing.counts_ = DeviceBuffer<std::int32_t>(count_words, rank());
+    routing.memory_.reset(new Leftovers);
+    routing.memory_->core = core_;
+    RoutingMemory& memory = routing.memory_->routing;
+    memory.slots = DeviceBuffer<SlotRef>(choices, rank());
+    memory.home = DeviceBuffer<HomeRef>(choices, rank());
+    memory.counts = DeviceBuffer<std::int32_t>(count_words, rank());
     const auto pairs = static_cast<std::size_t>(plan_.rail.pair_count());
-    routing.rail_slots_ = DeviceBuffer<SlotRef>(static_cast<std::size_t>(plan_.rail.row_count()) *
-                                                    static_cast<std::size_t>(plan_.config.topk),
-                                                rank());
-    routing.rail_counts_ = DeviceBuffer<std::int32_t>(2 * pairs, rank());
+    memory.rail_slots = DeviceBuffer<SlotRef>(static_cast<std::size_t>(plan_.rail.row_count()) *
+                                                  static_cast<std::size_t>(plan_.config.topk),
+                                              rank());
+    memory.rail_counts = DeviceBuffer<std::int32_t>(2 * pairs, rank());
     const auto rings = static_cast<std::size_t>(
         plan_.stream.active() ? plan_.stream.ring_count(plan_.rank_count) : 0);
-    routing.stream_slots_ = DeviceBuffer<std::int32_t>(
+    memory.stream_slots = DeviceBuffer<std::int32_t>(
         rings * static_cast<std::size_t>(plan_.stream.channel_rows), rank());
-    routing.stream_received_ = DeviceBuffer<std::int32_t>(rings, rank());
-    routing.step_ = DeviceBuffer<std::byte>(plan_.step_layout.total_bytes(), rank());
-    routing.dropped_ =
+    memory.stream_received = DeviceBuffer<std::int32_t>(rings, rank());
+    memory.step = DeviceBuffer<std::byte>(plan_.step_layout.total_bytes(), rank());
+    memory.dropped =
         DeviceBuffer<std::uint32_t>(static_cast<std::size_t>(plan_.config.max_tokens), rank());
-    routing.host_step_ = MappedBuffer<std::byte>(plan_.step_layout.total_bytes(), rank());
+    memory.host_step = MappedBuffer<std::byte>(plan_.step_layout.total_bytes(), rank());
     // A combine or a copy of a routing that was never filled finds no rows instead of noise.
-    routing.slots_.fill_bytes(0xff);
-    routing.home_.fill_bytes(0xff);
-    routing.counts_.fill_bytes(0);
-    routing.rail_slots_.fill_bytes(0xff);
-    routing.rail_counts_.fill_bytes(0);
-    routing.stream_received_.fill_bytes(0);
-    routing.step_.fill_bytes(0);
-    routing.dropped_.fill_bytes(0);
+    memory.slots.fill_bytes(0xff);
+    memory.home.fill_bytes(0xff);
+    memory.counts.fill_bytes(0);
+    memory.rail_slots.fill_bytes(0xff);
+    memory.rail_counts.fill_bytes(0);
+    memory.stream_received.fill_bytes(0);
+    memory.step.fill_bytes(0);
+    memory.dropped.fill_bytes(0);
     // No step to come has the present one's number.
-    std::memcpy(routing.host_step_.host(), &dispatch_epoch_, sizeof dispatch_epoch_);
-    routing.view_ = RoutingView{routing.slots_.get(),
-                                routing.home_.get(),
-                                routing.counts_.get(),
-                                reinterpret_cast<StepCounts*>(routing.step_.get()),
-                                routing.rail_slots_.get(),
-                                routing.rail_counts_.get(),
-                                pairs > 0 ? routing.rail_counts_.get() + pairs : nullptr,
-                                routing.stream_slots_.get(),
-                                routing.stream_received_.get(),
-                                routing.dropped_.get()};
+    std::memcpy(memory.host_step.host(), &dispatch_epoch_, sizeof dispatch_epoch_);
+    routing.view_ = RoutingView{memory.slots.get(),
+                                memory.home.get(),
+                                memory.counts.get(),
+                                reinterpret_cast<StepCounts*>(memory.step.get()),
+                                memory.rail_slots.get(),
+                                memory.rail_counts.get(),
+                                pairs > 0 ? memory.rail_counts.get() + pairs : nullptr,
+                                memory.stream_slots.get(),
+                                memory.stream_received.get(),
+                                memory.dropped.get()};
     return routing;
 }
 
@@ -230,13 +254,14 @@ GroupReport Exchange::recover() {
 
 StepTraffic Exchange::traffic(const Routing& routing) const {
     check_routing("traffic", routing);
-    std::vector<std::int32_t> counts(routing.counts_.count());
-    routing.counts_.download(counts);
-    std::vector<std::int32_t> rail(routing.rail_counts_.count());
-    std::vector<SlotRef> slots(routing.rail_slots_.count());
+    const RoutingMemory& memory = routing.memory_->routing;
+    std::vector<std::int32_t> counts(memory.counts.count());
+    memory.counts.download(counts);
+    std::vector<std::int32_t> rail(memory.rail_counts.count());
+    std::vector<SlotRef> slots(memory.rail_slots.count());
     if (!rail.empty()) {
-        routing.rail_counts_.download(rail);
-        routing.rail_slots_.download(slots);
+        memory.rail_counts.download(rail);
+        memory.rail_slots.download(slots);
     }
     const std::span<const std::int32_t> pairs(rail);
     return compute_traffic(plan_, counts,
@@ -254,7 +279,8 @@ void Exchange::release() noexcept {
 
 void Exchange::abort() noexcept {
     if (!open_) return;
-    const bool in_use = busy() || core_->side_stream_stuck || core_->communicator->abort_pending();
+    // CUDA would wait for the kernels of other Exchanges, too.
+    const bool in_use = core_->busy() || core_->communicator->abort_pending();
     if (in_use) {
         ++core_->leftover_count;
         leftovers_->core = core_;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -138,8 +139,13 @@ class Exchange {
   public:
     /// Collective. Checks that all ranks passed the same config (Error(config_mismatch) names field
     /// and ranks), plans, checks the plan, and allocates. If it fails on one rank, it fails on all,
-    /// and nothing remains.
+    /// and nothing remains. A config that is faulty on one rank is Error(invalid_argument) there,
+    /// and at once Error(peer_failed) with rank and faults on the others.
     static std::unique_ptr<Exchange> create(Runtime& runtime, const MoeConfig& config);
+    /// The same with a config that `read` returns, or raises for: if it raises on one rank, all
+    /// ranks hear at once which one that is, and why.
+    static std::unique_ptr<Exchange> create_from(Runtime& runtime,
+                                                 const std::function<MoeConfig()>& read);
 
     ~Exchange();
     Exchange(const Exchange&) = delete;
@@ -230,7 +236,7 @@ class Exchange {
 
   private:
     Exchange(std::shared_ptr<RuntimeCore> core, Plan plan);
-    static Plan agree_on_plan(RuntimeCore& core, const MoeConfig& config,
+    static Plan agree_on_plan(RuntimeCore& core, const std::function<MoeConfig()>& read,
                               std::unique_ptr<DeviceCommunicator>* device_comm);
 
     void require_open(const char* what) const;

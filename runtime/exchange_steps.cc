@@ -99,7 +99,7 @@ void Exchange::count_captured(std::uint64_t* captured) {
 }
 
 void Exchange::check_routing(const char* what, const Routing& routing) const {
-    if (routing.exchange_id_ == 0) {
+    if (routing.memory_ == nullptr) {
         raise(ErrorCode::invalid_argument, rank(),
               "{}: the routing is empty; make one with make_routing()", what);
     }
@@ -294,9 +294,10 @@ Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routin
         args.out_records[buffer] =
             own ? own_records(buffer) : static_cast<std::byte*>(inputs.out_records);
     }
-    args.host_step = mode == CountMode::host
-                         ? reinterpret_cast<StepCounts*>(routing->host_step_.device())
-                         : nullptr;
+    args.host_step =
+        mode == CountMode::host
+            ? reinterpret_cast<StepCounts*>(routing->memory_->routing.host_step.device())
+            : nullptr;
     args.index_type = inputs.index_type;
     args.mode = routing_mode;
     args.token_count = inputs.token_count;
@@ -333,7 +334,8 @@ Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routin
 
 HostCounts Exchange::wait_for_counts(const Routing& routing, cudaStream_t stream) {
     ++stats_.host_count_waits;
-    const auto* epoch = reinterpret_cast<const std::uint64_t*>(routing.host_step_.host());
+    const auto* epoch =
+        reinterpret_cast<const std::uint64_t*>(routing.memory_->routing.host_step.host());
     const std::uint64_t wanted = routing.epoch_;
     // Replays advance the device's epochs unseen: then only the end of the stream tells that this
     // step is done.
@@ -366,7 +368,7 @@ HostCounts Exchange::wait_for_counts(const Routing& routing, cudaStream_t stream
 }
 
 HostCounts Exchange::host_counts(const Routing& routing) const {
-    const std::byte* base = routing.host_step_.host();
+    const std::byte* base = routing.memory_->routing.host_step.host();
     StepCounts header;
     std::memcpy(&header, base, sizeof header);
     const auto local = static_cast<std::size_t>(header.local_expert_count);

@@ -24,7 +24,8 @@ Store& store() noexcept {
 bool may_go(const Leftovers& leftovers, const std::string& uuid, const RuntimeCore* settled) {
     const RuntimeCore& core = *leftovers.core;
     if (core.device.uuid != uuid) return false;
-    return &core == settled || !core.communicator->is_open() ||
+    // A Routing is local: no peer's put goes there.
+    return &core == settled || !core.communicator->is_open() || leftovers.device_comm == nullptr ||
            leftovers.device_comm->gin_context_count() == 0;
 }
 
@@ -48,6 +49,15 @@ std::unique_ptr<Leftovers> take(const std::string& uuid, const RuntimeCore* sett
 
 Leftovers::~Leftovers() {
     if (window != nullptr) --core->leftover_count;
+    if (kept_routing) --core->kept_routing_count;
+}
+
+void Routing::Release::operator()(Leftovers* memory) const noexcept {
+    std::unique_ptr<Leftovers> owned(memory);
+    if (!owned->core->busy()) return;
+    owned->kept_routing = true;
+    ++owned->core->kept_routing_count;
+    keep_leftovers(std::move(owned));
 }
 
 void keep_leftovers(std::unique_ptr<Leftovers> leftovers) noexcept {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What abort() must not free yet, because kernels that were queued may still use it. Internal.
+// What abort() and destructors must not free yet, because kernels that were queued may still use
+// it. Internal.
 #pragma once
 
 #include <memory>
@@ -9,13 +10,15 @@
 #include "host/cuda/stream.hpp"
 #include "host/nccl/device_communicator.hpp"
 #include "host/nccl/symmetric_window.hpp"
+#include "runtime/routing.hpp"
 
 namespace gimlet {
 
 class StepGuard;
 struct RuntimeCore;
 
-/// Of an Exchange, or of a Runtime (then all but `core` is empty).
+/// Of an Exchange; of a Routing (only `routing` and `core` are set), whose memory is here from the
+/// start; or of a Runtime (only `core` is set).
 struct Leftovers {
     Leftovers() = default;
     Leftovers(const Leftovers&) = delete;
@@ -29,6 +32,8 @@ struct Leftovers {
     DeviceBuffer<std::byte> tensors;
     Event before;
     Event after;
+    RoutingMemory routing;
+    bool kept_routing = false;  // counted in core->kept_routing_count
     std::unique_ptr<Leftovers> next;
 };
 

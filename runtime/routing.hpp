@@ -13,6 +13,7 @@
 namespace gimlet {
 
 class Exchange;
+struct Leftovers;
 
 /// Counts of a step on the host. The spans point into the Routing and hold until its next dispatch.
 struct HostCounts {
@@ -25,9 +26,24 @@ struct HostCounts {
     std::span<const std::int32_t> source_offsets;  ///< [R + 1]
 };
 
+/// Device memory of one Routing. Internal.
+struct RoutingMemory {
+    DeviceBuffer<SlotRef> slots;
+    DeviceBuffer<HomeRef> home;
+    DeviceBuffer<std::int32_t> counts;
+    DeviceBuffer<SlotRef> rail_slots;
+    DeviceBuffer<std::int32_t> rail_counts;  // received, then sent
+    DeviceBuffer<std::int32_t> stream_slots;
+    DeviceBuffer<std::int32_t> stream_received;
+    DeviceBuffer<std::byte> step;
+    DeviceBuffer<std::uint32_t> dropped;
+    MappedBuffer<std::byte> host_step;
+};
+
 /// Device buffers of one routing. Made by Exchange::make_routing(), used with that Exchange only.
-/// Movable; several may be alive. Not thread safe. Destroy it when no queued work uses it (its
-/// memory is freed at once).
+/// Movable; several may be alive. Serves the Exchange's host thread. The destructor neither waits
+/// nor takes memory away from steps that are queued: while some may run, the memory is kept, and
+/// freed by a later make_routing() or as Runtime::abort() says. Graphs that use it must be gone.
 class Routing {
   public:
     Routing() = default;  ///< empty: only to be assigned to
@@ -45,17 +61,11 @@ class Routing {
   private:
     friend class Exchange;
 
-    std::uint64_t exchange_id_ = 0;  // 0 = empty
-    DeviceBuffer<SlotRef> slots_;
-    DeviceBuffer<HomeRef> home_;
-    DeviceBuffer<std::int32_t> counts_;
-    DeviceBuffer<SlotRef> rail_slots_;
-    DeviceBuffer<std::int32_t> rail_counts_;  // received, then sent
-    DeviceBuffer<std::int32_t> stream_slots_;
-    DeviceBuffer<std::int32_t> stream_received_;
-    DeviceBuffer<std::byte> step_;
-    DeviceBuffer<std::uint32_t> dropped_;
-    MappedBuffer<std::byte> host_step_;
+    std::uint64_t exchange_id_ = 0;
+    struct Release {
+        void operator()(Leftovers* memory) const noexcept;
+    };
+    std::unique_ptr<Leftovers, Release> memory_;  // null = empty
     RoutingView view_{};
     bool filled_ = false;
     std::int32_t token_count_ = 0;

@@ -30,29 +30,32 @@ std::uint64_t chosen_deadline_ns(const RuntimeConfig& config) {
     return static_cast<std::uint64_t>(env_int(EnvVar::timeout_ms)) * kNsPerMs;
 }
 
-/// Collective. Returns the deadline.
-std::uint64_t check_config(Bootstrap& bootstrap, const RuntimeConfig& config) {
-    std::uint64_t deadline_ns = 0;
+void check_own(const RuntimeConfig& config, int rank) {
+    const int contexts = config.barrier_gin_context_count;
+    if (contexts >= 1 && contexts <= kMaxGinContexts) return;
+    raise(ErrorCode::invalid_argument, rank, "barrier_gin_context_count is {}; it must be 1..{}",
+          contexts, kMaxGinContexts);
+}
+
+/// Collective. The config that all ranks have read, with its deadline.
+RuntimeConfig agree_on_config(Bootstrap& bootstrap, const std::function<RuntimeConfig()>& read) {
+    RuntimeConfig config;
     std::exception_ptr failure;
     try {
-        deadline_ns = chosen_deadline_ns(config);
+        config = read();
+        config.deadline_ns = chosen_deadline_ns(config);
+        check_own(config, bootstrap.rank());
     } catch (...) {
         failure = std::current_exception();
     }
-    check_all_succeeded(bootstrap, "reading the environment", failure);
     check_agreement(
         bootstrap, "runtime config",
-        {{"deadline_ns (or GIMLET_TIMEOUT_MS)", std::to_string(deadline_ns)},
+        {{"deadline_ns (or GIMLET_TIMEOUT_MS)", std::to_string(config.deadline_ns.value_or(0))},
          {"barrier_gin_context_count", std::to_string(config.barrier_gin_context_count)},
          {"first_step", std::to_string(config.first_step)},
-         {"event_ring", config.event_ring == RuntimeConfig::EventRing::on ? "on" : "off"}});
-    if (config.barrier_gin_context_count < 1 ||
-        config.barrier_gin_context_count > kMaxGinContexts) {
-        raise(ErrorCode::invalid_argument, bootstrap.rank(),
-              "barrier_gin_context_count is {}; it must be 1..{}", config.barrier_gin_context_count,
-              kMaxGinContexts);
-    }
-    return deadline_ns;
+         {"event_ring", config.event_ring == RuntimeConfig::EventRing::on ? "on" : "off"}},
+        failure);
+    return config;
 }
 
 /// Collective. The barrier's window holds a workspace and nothing else.
@@ -208,10 +211,15 @@ Runtime::Runtime(std::shared_ptr<RuntimeCore> core)
 
 std::unique_ptr<Runtime> Runtime::create(std::shared_ptr<Bootstrap> bootstrap,
                                          const RuntimeConfig& config) {
+    return create_from(std::move(bootstrap), [&] { return config; });
+}
+
+std::unique_ptr<Runtime> Runtime::create_from(std::shared_ptr<Bootstrap> bootstrap,
+                                              const std::function<RuntimeConfig()>& read) {
     if (bootstrap == nullptr)
         raise(ErrorCode::invalid_argument, kNoRank, "Runtime::create: the bootstrap is null");
     auto core = std::make_shared<RuntimeCore>();
-    core->deadline_ns = check_config(*bootstrap, config);
+    const RuntimeConfig config = agree_on_config(*bootstrap, read);
     core->bootstrap = bootstrap;
     core->communicator = Communicator::create(bootstrap, config.communicator);
     return finish(std::move(core), config);
@@ -219,10 +227,15 @@ std::unique_ptr<Runtime> Runtime::create(std::shared_ptr<Bootstrap> bootstrap,
 
 std::unique_ptr<Runtime> Runtime::adopt(ncclComm_t comm, std::shared_ptr<Bootstrap> bootstrap,
                                         const RuntimeConfig& config) {
+    return adopt_from(comm, std::move(bootstrap), [&] { return config; });
+}
+
+std::unique_ptr<Runtime> Runtime::adopt_from(ncclComm_t comm, std::shared_ptr<Bootstrap> bootstrap,
+                                             const std::function<RuntimeConfig()>& read) {
     if (bootstrap == nullptr)
         raise(ErrorCode::invalid_argument, kNoRank, "Runtime::adopt: the bootstrap is null");
     auto core = std::make_shared<RuntimeCore>();
-    core->deadline_ns = check_config(*bootstrap, config);
+    const RuntimeConfig config = agree_on_config(*bootstrap, read);
     core->bootstrap = bootstrap;
     core->communicator = Communicator::adopt(comm, bootstrap);
     return finish(std::move(core), config);
@@ -230,6 +243,7 @@ std::unique_ptr<Runtime> Runtime::adopt(ncclComm_t comm, std::shared_ptr<Bootstr
 
 std::unique_ptr<Runtime> Runtime::finish(std::shared_ptr<RuntimeCore> core,
                                          const RuntimeConfig& config) {
+    core->deadline_ns = *config.deadline_ns;
     core->allow_for(core->deadline_ns);
     core->first_step = config.first_step;
     core->event_ring = config.event_ring;
@@ -301,6 +315,10 @@ std::uint64_t Runtime::barrier_count() const noexcept {
 
 std::unique_ptr<Exchange> Runtime::create_exchange(const MoeConfig& config) {
     return Exchange::create(*this, config);
+}
+
+std::unique_ptr<Exchange> Runtime::create_exchange_from(const std::function<MoeConfig()>& read) {
+    return Exchange::create_from(*this, read);
 }
 
 void Runtime::require_open() const {

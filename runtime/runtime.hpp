@@ -6,6 +6,7 @@
 #include <nccl.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,7 +35,8 @@ class Runtime {
   public:
     /// Collective over `bootstrap`, on the current device. Makes a communicator, queries the
     /// topology, and sets up the barrier. If it fails on one rank, it fails on all, and nothing
-    /// remains.
+    /// remains. A config that is faulty on one rank is Error(invalid_argument) there, and at once
+    /// Error(peer_failed) with rank and fault on the others.
     static std::unique_ptr<Runtime> create(std::shared_ptr<Bootstrap> bootstrap,
                                            const RuntimeConfig& config = {});
 
@@ -42,6 +44,14 @@ class Runtime {
     /// all ranks.
     static std::unique_ptr<Runtime> adopt(ncclComm_t comm, std::shared_ptr<Bootstrap> bootstrap,
                                           const RuntimeConfig& config = {});
+
+    /// The same with a config that `read` returns, or raises for: if it raises on one rank, all
+    /// ranks hear at once which one that is, and why.
+    static std::unique_ptr<Runtime> create_from(std::shared_ptr<Bootstrap> bootstrap,
+                                                const std::function<RuntimeConfig()>& read);
+    static std::unique_ptr<Runtime> adopt_from(ncclComm_t comm,
+                                               std::shared_ptr<Bootstrap> bootstrap,
+                                               const std::function<RuntimeConfig()>& read);
 
     ~Runtime();
     Runtime(const Runtime&) = delete;
@@ -55,8 +65,9 @@ class Runtime {
     const DeviceInfo& device() const noexcept;
     std::uint64_t deadline_ns() const noexcept;
 
-    /// Collective. See Exchange.
+    /// Collective. See Exchange::create() and Exchange::create_from().
     std::unique_ptr<Exchange> create_exchange(const MoeConfig& config);
+    std::unique_ptr<Exchange> create_exchange_from(const std::function<MoeConfig()>& read);
 
     /// Collective on the device: queues a barrier of all ranks on `stream`, `repeat_count` times
     /// (>= 1). Work queued before it on any rank happens before work queued after it on any other,

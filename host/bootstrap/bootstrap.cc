@@ -67,6 +67,71 @@ std::vector<std::string> unpack_parts(std::string_view packed) {
     return parts;
 }
 
+/// Never empty, unless `failure` is null.
+std::string text_of(const std::exception_ptr& failure) {
+    if (!failure) return "";
+    try {
+        std::rethrow_exception(failure);
+    } catch (const Error& error) {
+        return fmt::format("{}: {}", error_code_name(error.code()), error.message());
+    } catch (const std::exception& error) {
+        return *error.what() == 0 ? "an error without a text" : error.what();
+    } catch (...) {
+        return "an exception that is no std::exception";
+    }
+}
+
+/// `messages` are by rank; "" = it went well there.
+void raise_if_failed(const Bootstrap& bootstrap, std::string_view what,
+                     const std::vector<std::string>& messages) {
+    std::vector<int> failed;
+    for (std::size_t r = 0; r < messages.size(); ++r) {
+        if (!messages[r].empty()) failed.push_back(static_cast<int>(r));
+    }
+    if (failed.empty()) return;
+    raise(ErrorCode::peer_failed, bootstrap.rank(), "{} failed on {} {}; rank {} says: {}", what,
+          failed.size() == 1 ? "rank" : "ranks", format_ranks(failed), failed[0],
+          messages[static_cast<std::size_t>(failed[0])]);
+}
+
+/// The gathering of a meeting in which this rank may have failed: the cause is what this rank's
+/// caller must see, not that it could not be told to others.
+template <typename Gather>
+auto gather_outcomes(const std::exception_ptr& failure, Gather gather) {
+    decltype(gather()) all;
+    try {
+        all = gather();
+    } catch (const Error&) {
+        if (!failure) throw;
+    }
+    if (failure) std::rethrow_exception(failure);
+    return all;
+}
+
+/// Raises for the first field that differs. `all` is what each rank packed in check_agreement().
+void raise_difference(const Bootstrap& bootstrap, std::string_view subject,
+                      const std::vector<std::string>& all) {
+    std::vector<std::vector<std::string>> parts;
+    std::size_t longest = 0;
+    for (const std::string& one : all) {
+        parts.push_back(unpack_parts(one));
+        parts.back().erase(parts.back().begin());  // the failure
+        longest = std::max(longest, parts.back().size());
+    }
+    for (std::size_t i = 0; i < longest; ++i) {
+        std::vector<std::string> values;
+        for (const auto& one : parts) values.push_back(i < one.size() ? one[i] : "(missing)");
+        const bool is_name = i % 2 == 0;
+        const std::string& name = parts[majority_rank(all)].size() > i
+                                      ? parts[majority_rank(all)][i - i % 2]
+                                      : values[majority_rank(values)];
+        const std::string difference = describe_difference(is_name ? "field name" : name, values);
+        if (difference.empty()) continue;
+        raise(ErrorCode::config_mismatch, bootstrap.rank(),
+              "{}: ranks disagree in {}; give every rank the same value", subject, difference);
+    }
+}
+
 }  // namespace
 
 std::uint64_t bootstrap_timeout_ns() {
@@ -141,34 +206,30 @@ void Bootstrap::broadcast(void* data, std::size_t bytes, int root) {
 
 void check_agreement(Bootstrap& bootstrap, std::string_view subject,
                      const std::vector<AgreementField>& fields) {
+    check_agreement(bootstrap, subject, fields, nullptr);
+}
+
+void check_agreement(Bootstrap& bootstrap, std::string_view subject,
+                     const std::vector<AgreementField>& fields, const std::exception_ptr& failure) {
     std::string packed;
+    append_part(&packed, text_of(failure));
     for (const AgreementField& field : fields) {
         append_part(&packed, field.name);
         append_part(&packed, field.value);
     }
-    const std::vector<std::string> all = bootstrap.all_gather_texts(packed);
+    const std::vector<std::string> all =
+        gather_outcomes(failure, [&] { return bootstrap.all_gather_texts(packed); });
     if (std::all_of(all.begin(), all.end(),
                     [&](const std::string& one) { return one == all[0]; })) {
         return;
     }
-    std::vector<std::vector<std::string>> parts;
-    std::size_t longest = 0;
+    std::vector<std::string> messages;
     for (const std::string& one : all) {
-        parts.push_back(unpack_parts(one));
-        longest = std::max(longest, parts.back().size());
+        const std::vector<std::string> parts = unpack_parts(one);
+        messages.push_back(parts.empty() ? "" : parts.front());
     }
-    for (std::size_t i = 0; i < longest; ++i) {
-        std::vector<std::string> values;
-        for (const auto& one : parts) values.push_back(i < one.size() ? one[i] : "(missing)");
-        const bool is_name = i % 2 == 0;
-        const std::string& name = parts[majority_rank(all)].size() > i
-                                      ? parts[majority_rank(all)][i - i % 2]
-                                      : values[majority_rank(values)];
-        const std::string difference = describe_difference(is_name ? "field name" : name, values);
-        if (difference.empty()) continue;
-        raise(ErrorCode::config_mismatch, bootstrap.rank(),
-              "{}: ranks disagree in {}; give every rank the same value", subject, difference);
-    }
+    raise_if_failed(bootstrap, subject, messages);
+    raise_difference(bootstrap, subject, all);
 }
 
 void check_agreement(Bootstrap& bootstrap, std::string_view subject, const void* data,
@@ -181,39 +242,15 @@ void check_agreement(Bootstrap& bootstrap, std::string_view subject, const void*
 void check_all_succeeded(Bootstrap& bootstrap, std::string_view what,
                          const std::exception_ptr& failure) {
     struct Outcome {
-        std::int32_t failed = 0;
         char message[kMessageBytes] = {};
     };
     Outcome mine;
-    if (failure) {
-        mine.failed = 1;
-        try {
-            std::rethrow_exception(failure);
-        } catch (const Error& error) {
-            const std::string text =
-                fmt::format("{}: {}", error_code_name(error.code()), error.message());
-            text.copy(mine.message, kMessageBytes - 1);
-        } catch (const std::exception& error) {
-            std::string_view(error.what()).copy(mine.message, kMessageBytes - 1);
-        }
-    }
-    std::vector<Outcome> all;
-    try {
-        all = bootstrap.all_gather_values(mine);
-    } catch (const Error&) {
-        // The cause is what this rank's caller must see, not that it could not be told to others.
-        if (failure) std::rethrow_exception(failure);
-        throw;
-    }
-    if (failure) std::rethrow_exception(failure);
-    std::vector<int> failed;
-    for (std::size_t r = 0; r < all.size(); ++r) {
-        if (all[r].failed != 0) failed.push_back(static_cast<int>(r));
-    }
-    if (failed.empty()) return;
-    raise(ErrorCode::peer_failed, bootstrap.rank(), "{} failed on {} {}; rank {} says: {}", what,
-          failed.size() == 1 ? "rank" : "ranks", format_ranks(failed), failed[0],
-          all[static_cast<std::size_t>(failed[0])].message);
+    text_of(failure).copy(mine.message, kMessageBytes - 1);
+    const std::vector<Outcome> all =
+        gather_outcomes(failure, [&] { return bootstrap.all_gather_values(mine); });
+    std::vector<std::string> messages;
+    for (const Outcome& one : all) messages.emplace_back(one.message);
+    raise_if_failed(bootstrap, what, messages);
 }
 
 }  // namespace gimlet

@@ -92,6 +92,12 @@ struct AgreementField {
 void check_agreement(Bootstrap& bootstrap, std::string_view subject,
                      const std::vector<AgreementField>& fields);
 
+/// The same where a rank may have refused its own values: `failure` says why, null if they are
+/// good. Ranks that have one rethrow it; all others raise Error(peer_failed) with these ranks and
+/// the first one's message. Fields are compared if nobody has one.
+void check_agreement(Bootstrap& bootstrap, std::string_view subject,
+                     const std::vector<AgreementField>& fields, const std::exception_ptr& failure);
+
 /// Same for an opaque block of bytes, compared by size and hash.
 void check_agreement(Bootstrap& bootstrap, std::string_view subject, const void* data,
                      std::size_t bytes);

@@ -40,7 +40,7 @@ void ranks_disagree(CaseContext& context) {
     };
     const std::vector<Difference> differences = {
         {"expert_count", [](MoeConfig* c) { c->expert_count += 1; }},
-        {"topk", [](MoeConfig* c) { c->topk = 40; }},
+        {"topk", [](MoeConfig* c) { c->topk -= 1; }},
         {"hidden", [](MoeConfig* c) { c->hidden *= 2; }},
         {"max_tokens", [](MoeConfig* c) { c->max_tokens -= 1; }},
         {"combine_type", [](MoeConfig* c) { c->combine_type = ElementType::float32; }},
@@ -56,6 +56,20 @@ void ranks_disagree(CaseContext& context) {
         creation_fails(context, config, ErrorCode::config_mismatch,
                        {difference.field, fmt::format("rank {}", odd)});
     }
+    StepPlan plan = small_plan(context.size());
+    plan.steps = 1;
+    run_steps(context, plan);
+}
+
+void faulty_on_one_rank(CaseContext& context) {
+    const int odd = context.size() - 1;
+    MoeConfig config = small_config(context.size());
+    if (context.rank() == odd) config.topk = 40;
+    const bool own = context.rank() == odd;
+    std::vector<std::string> parts = {"topk is 40; it must be 1..32"};
+    if (!own) parts.push_back(fmt::format("failed on rank {}", odd));
+    creation_fails(context, config, own ? ErrorCode::invalid_argument : ErrorCode::peer_failed,
+                   parts);
     StepPlan plan = small_plan(context.size());
     plan.steps = 1;
     run_steps(context, plan);
@@ -207,6 +221,7 @@ void rank_stays_away(CaseContext& context) {
 void add_refusal_cases(std::vector<Case>* cases) {
     cases->push_back({"refusal/bad configs", 1, bad_configs});
     cases->push_back({"refusal/ranks disagree", 2, ranks_disagree});
+    cases->push_back({"refusal/faulty on one rank", 2, faulty_on_one_rank});
     cases->push_back({"refusal/bad calls", 1, bad_calls});
     cases->push_back(
         {"refusal/expert too large", 1, [](CaseContext& c) {

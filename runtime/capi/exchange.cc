@@ -120,9 +120,13 @@ extern "C" {
 gimlet_status gimlet_exchange_create(gimlet_runtime* runtime, const gimlet_moe_config* config,
                                      gimlet_exchange** exchange) {
     return guarded(__func__, [&] {
-        auto& out = require_pointer(exchange, "exchange");
         const auto object = Runtimes::get().find(runtime);
-        out = Exchanges::get().add(object->create_exchange(read_moe_config(config)));
+        // The others hear of what is refused here.
+        auto made = object->create_exchange_from([&] {
+            require_pointer(exchange, "exchange");
+            return read_moe_config(config);
+        });
+        *exchange = Exchanges::get().add(std::move(made));
     });
 }
 

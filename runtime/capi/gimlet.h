@@ -382,8 +382,9 @@ static inline gimlet_group_report gimlet_group_report_init(void) {
 
 // ---- runtime ------------------------------------------------------------------------------------
 
-/// Collective, on the current device. `config` may be null. Shares the bootstrap, whose handle may
-/// be destroyed at once.
+/// Collective, on the current device. What one rank refuses of its own arguments, the others hear
+/// at once (GIMLET_PEER_FAILED), here and in gimlet_exchange_create(). `config` may be null. Shares
+/// the bootstrap, whose handle may be destroyed at once.
 GIMLET_API gimlet_status gimlet_runtime_create(gimlet_bootstrap* bootstrap,
                                                const gimlet_runtime_config* config,
                                                gimlet_runtime** runtime);
@@ -569,7 +570,8 @@ GIMLET_API gimlet_status gimlet_exchange_join(gimlet_exchange* exchange,
 
 /// Local; allocates. Not inside a capture.
 GIMLET_API gimlet_status gimlet_routing_create(gimlet_exchange* exchange, gimlet_routing** routing);
-/// Local. Its memory is freed at once: no queued work may use it. Null does nothing.
+/// Local, never waits. Steps that are queued may still use it, graphs may not: see Routing in
+/// runtime/routing.hpp. Serves the thread of its exchange. Null does nothing.
 GIMLET_API gimlet_status gimlet_routing_destroy(gimlet_routing* routing);
 
 /// Header of a step's counts, in device memory.

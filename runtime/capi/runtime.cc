@@ -127,19 +127,25 @@ const char* gimlet_tag_name(uint32_t tag) {
 gimlet_status gimlet_runtime_create(gimlet_bootstrap* bootstrap,
                                     const gimlet_runtime_config* config, gimlet_runtime** runtime) {
     return guarded(__func__, [&] {
-        auto& out = require_pointer(runtime, "runtime");
+        // Everything behind the bootstrap's handle is refused where the others can hear of it.
         auto object = Bootstraps::get().find(bootstrap);
-        out = Runtimes::get().add(Runtime::create(std::move(object), read_runtime_config(config)));
+        auto made = Runtime::create_from(std::move(object), [&] {
+            require_pointer(runtime, "runtime");
+            return read_runtime_config(config);
+        });
+        *runtime = Runtimes::get().add(std::move(made));
     });
 }
 
 gimlet_status gimlet_runtime_adopt(struct ncclComm* comm, gimlet_bootstrap* bootstrap,
                                    const gimlet_runtime_config* config, gimlet_runtime** runtime) {
     return guarded(__func__, [&] {
-        auto& out = require_pointer(runtime, "runtime");
         auto object = Bootstraps::get().find(bootstrap);
-        out = Runtimes::get().add(
-            Runtime::adopt(comm, std::move(object), read_runtime_config(config)));
+        auto made = Runtime::adopt_from(comm, std::move(object), [&] {
+            require_pointer(runtime, "runtime");
+            return read_runtime_config(config);
+        });
+        *runtime = Runtimes::get().add(std::move(made));
     });
 }
 

@@ -20,6 +20,7 @@
 #include "host/cuda/check.hpp"
 #include "host/cuda/stream.hpp"
 #include "host/emulator/engine.hpp"
+#include "runtime/core.hpp"
 #include "tests/sim/exchange_member.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/sim_bootstrap.hpp"
@@ -491,6 +492,49 @@ TEST_CASE("a rank stopped at any moment is named, excluded, and the others work 
     REQUIRE(named >= 20);
 }
 
+TEST_CASE("who stops in the middle of a streamed step is not said to have stayed away",
+          "[sim][recovery][exclude]") {
+    World world = worlds().back();
+    REQUIRE(world.sync == Sync::fifo);
+    const LogCapture log;
+    std::atomic<int> seen{0};
+    const std::uint64_t start = run_world(world, [](Member&) {}).steps;
+    const auto steps = [](Member& me) {
+        for (int i = 0; i < 2; ++i) me.step("shared");
+    };
+    const std::uint64_t end = run_world(world, steps).steps;
+    constexpr int kMoments = 16;
+    for (int i = 0; i < kMoments; ++i) {
+        const int lost = i % world.ranks;
+        world.faults.stop_rank = lost;
+        world.faults.stop_at_step =
+            start + (end - start) * static_cast<std::uint64_t>(i) / kMoments;
+        CAPTURE(text_of(world));
+        run_world(world, [&](Member& me) {
+            try {
+                steps(me);
+            } catch (const Error&) {
+            }
+            if (me.rank == lost) emu::Engine::get().wait("its end", [] { return false; });
+            const auto group = me.exchange.health().group;
+            const auto error = me.exchange.health().error;
+            const bool in_channel = error && error->peer == lost &&
+                                    (error->primitive == Primitive::fifo_wait ||
+                                     error->primitive == Primitive::fifo_reserve);
+            if (in_channel) {
+                ++seen;
+                require(group->suspects == std::vector<int>{lost}, group->text);
+                require(group->cause.find("entered the step, but") != std::string::npos,
+                        group->text);
+                require(group->cause.find("never entered") == std::string::npos, group->text);
+            }
+            work_on(me, {lost});
+        });
+    }
+    INFO("records of waits in a channel: " << seen);
+    REQUIRE(seen >= 4);
+}
+
 TEST_CASE("two ranks excluded, one after the other", "[sim][recovery][exclude]") {
     World world;
     world.ranks = 5;
@@ -664,6 +708,48 @@ TEST_CASE("abort() with a step in flight: nothing waits, nothing is freed too ea
     }
 }
 
+TEST_CASE("what is destroyed or aborted beside running kernels waits for none of them",
+          "[sim][recovery][lifecycle]") {
+    const LogCapture quiet;
+    for (const World& world : worlds()) {
+        CAPTURE(text_of(world));
+        run_world(world, [&](Member& me) {
+            const auto other = me.runtime.create_exchange(smallest_config());
+            const auto& kept = me.runtime.core()->kept_routing_count;
+            const bool late = me.rank == 1;
+            const auto still_running = [&](const char* what) {
+                require(late || cudaStreamQuery(me.stream) == cudaErrorNotReady, what);
+            };
+            me.step("before");
+            require(kept == 0, "kept without need");
+            if (late) emu::Engine::get().sleep_ns(10'000'000, "a late rank");
+            {
+                Routing routing = me.exchange.make_routing();
+                me.exchange.dispatch({}, &routing, CountMode::device, me.stream);
+                me.exchange.combine({}, routing, me.stream);
+                Routing next = me.exchange.make_routing();
+                me.exchange.dispatch({}, &next, CountMode::device, me.stream);
+                still_running("make_routing() has waited");
+                next = std::move(routing);
+                still_running("the assignment has waited");
+            }
+            still_running("~Routing has waited");
+            { Routing idle = other->make_routing(); }
+            other->abort();
+            still_running("abort() has waited");
+            require(late || kept == 3, fmt::format("{} kept", kept.load()));
+            // Without bound they are not kept.
+            for (int i = 0; i < 70; ++i) (void)me.exchange.make_routing();
+            require(kept <= 64, fmt::format("{} kept", kept.load()));
+            me.exchange.synchronize(me.stream);
+            for (int i = 0; i < 2; ++i) me.step("after");
+            me.exchange.recover();  // waits for all: the aborted Exchange may go, whatever GIN does
+            (void)me.exchange.make_routing();
+            require(kept == 0, fmt::format("{} kept at last", kept.load()));
+        });
+    }
+}
+
 TEST_CASE("a stream of its own: joined at once, joined later, captured", "[sim][stream]") {
     for (const World& world : worlds()) {
         CAPTURE(text_of(world));
@@ -806,6 +892,63 @@ TEST_CASE("lifecycle: an environment that is wrong on one rank fails all", "[sim
         require(code == expected, error_code_name(code));
         config.deadline_ns = kHourNs;
         Runtime::create(bootstrap, config)->close();
+    });
+}
+
+TEST_CASE("lifecycle: a config that is faulty on one rank fails all, at once and with the reason",
+          "[sim][lifecycle]") {
+    emu::SimOptions options;
+    options.ranks = 3;
+    options.sm_count = 1;
+    const LogCapture quiet;
+    // Nobody waits for a deadline: a simulation's bootstrap has none.
+    emu::simulate(options, [&](int rank) {
+        const auto bootstrap = std::shared_ptr<Bootstrap>(make_sim_bootstrap(rank));
+        const auto fails = [&](int bad, const std::string& reason, const auto& create) {
+            ErrorCode code = ErrorCode::ok;
+            std::string text;
+            try {
+                create(rank == bad);
+            } catch (const Error& error) {
+                code = error.code();
+                text = error.message();
+            }
+            const bool own = rank == bad;
+            require(code == (own ? ErrorCode::invalid_argument : ErrorCode::peer_failed),
+                    error_code_name(code));
+            require(text.find(reason) != std::string::npos, text);
+            require(own || text.find(fmt::format("rank {}", bad)) != std::string::npos, text);
+        };
+        fails(1, "barrier_gin_context_count is 0", [&](bool bad) {
+            RuntimeConfig config;
+            if (bad) config.barrier_gin_context_count = 0;
+            (void)Runtime::create(bootstrap, config);
+        });
+        fails(2, "max_cta_count is -1", [&](bool bad) {
+            RuntimeConfig config;
+            if (bad) config.communicator.max_cta_count = -1;
+            (void)Runtime::create(bootstrap, config);
+        });
+        fails(0, "no such file", [&](bool bad) {
+            (void)Runtime::create_from(bootstrap, [&]() -> RuntimeConfig {
+                if (bad) throw Error(ErrorCode::invalid_argument, rank, "no such file");
+                return {};
+            });
+        });
+        auto runtime = Runtime::create(bootstrap);
+        fails(2, "topk is 33", [&](bool bad) {
+            MoeConfig config = smallest_config();
+            if (bad) config.topk = 33;
+            (void)runtime->create_exchange(config);
+        });
+        fails(1, "no such layer", [&](bool bad) {
+            (void)runtime->create_exchange_from([&] {
+                if (bad) throw Error(ErrorCode::invalid_argument, rank, "no such layer");
+                return smallest_config();
+            });
+        });
+        runtime->create_exchange(smallest_config())->close();
+        runtime->close();
     });
 }
 

@@ -658,6 +658,64 @@ TEST_CASE("whole steps of three ranks through the C ABI", "[capi]") {
     CHECK(on_all_ranks(run_rank) == std::vector<std::string>(kRanks));
 }
 
+namespace {
+
+/// Rank 1 passes something that the C ABI itself refuses.
+void refuse_on_one_rank(gimlet_thread_group* group, int rank) {
+    cudaSetDevice(rank);
+    const bool bad = rank == 1;
+    gimlet_bootstrap* bootstrap = nullptr;
+    MUST(gimlet_thread_group_member(group, rank, &bootstrap));
+    gimlet_runtime* runtime = nullptr;
+    const auto refused = [&](gimlet_status status, const char* reason) {
+        MUST_BE(status == (bad ? GIMLET_INVALID_ARGUMENT : GIMLET_PEER_FAILED));
+        must_be(std::strstr(gimlet_last_error(), reason) != nullptr, gimlet_last_error());
+        if (!bad) MUST_BE(std::strstr(gimlet_last_error(), "rank 1") != nullptr);
+    };
+    gimlet_runtime_config runtime_config = gimlet_runtime_config_init();
+    runtime_config.event_ring = bad ? 7 : 0;
+    refused(gimlet_runtime_create(bootstrap, &runtime_config, &runtime), "event_ring is 7");
+    refused(gimlet_runtime_create(bootstrap, nullptr, bad ? nullptr : &runtime), "runtime is null");
+    runtime_config = gimlet_runtime_config_init();
+    if (bad) runtime_config.struct_bytes = 3;
+    refused(gimlet_runtime_adopt(nullptr, bootstrap, &runtime_config, &runtime),
+            "struct_bytes is 3");
+    MUST_BE(runtime == nullptr);
+    MUST(gimlet_runtime_create(bootstrap, nullptr, &runtime));
+    MUST(gimlet_bootstrap_destroy(bootstrap));
+
+    gimlet_moe_config config = gimlet_moe_config_init();
+    config.expert_count = kRanks;
+    config.topk = kTopk;
+    config.hidden = kHidden;
+    config.max_tokens = kTokens;
+    const gimlet_moe_config good = config;
+    gimlet_exchange* exchange = nullptr;
+    if (bad) config.struct_bytes = 0;
+    refused(gimlet_exchange_create(runtime, &config, &exchange), "struct_bytes is 0");
+    config = good;
+    config.layout = bad ? 9 : GIMLET_RANK_MAJOR;
+    refused(gimlet_exchange_create(runtime, &config, &exchange), "layout is 9");
+    refused(gimlet_exchange_create(runtime, bad ? nullptr : &good, &exchange), "config is null");
+    refused(gimlet_exchange_create(runtime, &good, bad ? nullptr : &exchange), "exchange is null");
+    MUST_BE(exchange == nullptr);
+    MUST(gimlet_exchange_create(runtime, &good, &exchange));
+    MUST(gimlet_exchange_close(exchange));
+    MUST(gimlet_exchange_destroy(exchange));
+    MUST(gimlet_runtime_close(runtime));
+    MUST(gimlet_runtime_destroy(runtime));
+}
+
+}  // namespace
+
+TEST_CASE("what the C ABI refuses on one rank, the others hear at once", "[capi]") {
+    const LogCapture quiet;
+    const auto start = std::chrono::steady_clock::now();
+    CHECK(on_all_ranks(refuse_on_one_rank) == std::vector<std::string>(kRanks));
+    // The bootstrap's own deadline is a minute.
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
+}
+
 TEST_CASE("a rank is lost and excluded through the C ABI", "[capi]") {
     const LogCapture quiet;
     std::barrier<> gone(kRanks);

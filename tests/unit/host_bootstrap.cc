@@ -373,6 +373,36 @@ TEST_CASE("agreement: a tie is decided for rank 0, missing fields are seen",
                contains_text("plan: ranks disagree in content hash: rank 2 has"));
 }
 
+TEST_CASE("agreement: values that a rank refuses itself are reported instead of a difference",
+          "[host][bootstrap][agreement]") {
+    const auto errors = run_ranks(4, [](Bootstrap& bootstrap) {
+        std::exception_ptr failure;
+        if (bootstrap.rank() == 2) {
+            const std::string why(300, 'y');
+            failure = std::make_exception_ptr(Error(ErrorCode::invalid_argument, 2, why));
+        }
+        if (bootstrap.rank() == 3)
+            failure = std::make_exception_ptr(Error(ErrorCode::internal, 3, ""));
+        std::vector<AgreementField> fields;
+        if (!failure) fields = {{"hidden", std::to_string(bootstrap.rank())}};
+        check_agreement(bootstrap, "config", fields, failure);
+    });
+    REQUIRE(errors[2].has_value());
+    CHECK(errors[2]->code() == ErrorCode::invalid_argument);
+    REQUIRE(errors[3].has_value());
+    CHECK(errors[3]->code() == ErrorCode::internal);
+    for (const int rank : {0, 1}) {
+        const auto& error = errors[static_cast<std::size_t>(rank)];
+        REQUIRE(error.has_value());
+        CHECK(error->code() == ErrorCode::peer_failed);
+        CHECK(error->message() == "config failed on ranks 2-3; rank 2 says: invalid_argument: " +
+                                      std::string(300, 'y'));
+    }
+    require_no_error(run_ranks(3, [](Bootstrap& bootstrap) {
+        check_agreement(bootstrap, "x", {{"a", "1"}}, nullptr);
+    }));
+}
+
 TEST_CASE("success is agreed: the failed rank rethrows, the others name it", "[host][bootstrap]") {
     const auto errors = run_ranks(4, [](Bootstrap& bootstrap) {
         std::exception_ptr failure;
