@@ -41,7 +41,20 @@ void together(Bootstrap& bootstrap, const char* what, Body body) {
     check_all_succeeded(bootstrap, what, failure_of(body));
 }
 
+PlanInputs plan_inputs(const RuntimeCore& core) {
+    PlanInputs inputs;
+    inputs.topology = core.topology;
+    inputs.device = core.device;
+    inputs.dispatch_shared_bytes = dispatch_shared_bytes;
+    inputs.default_deadline_ns = core.deadline_ns;
+    return inputs;
+}
+
 }  // namespace
+
+Plan Runtime::plan_exchange(const MoeConfig& config) const {
+    return make_plan(config, plan_inputs(*core_));
+}
 
 Exchange::Exchange(std::shared_ptr<RuntimeCore> core, Plan plan)
     : core_(std::move(core)),
@@ -59,11 +72,7 @@ Plan Exchange::agree_on_plan(RuntimeCore& core, const std::function<MoeConfig()>
     });
     check_agreement(bootstrap, "MoE config",
                     failure ? std::vector<AgreementField>{} : config_fields(config), failure);
-    PlanInputs inputs;
-    inputs.topology = core.topology;
-    inputs.device = core.device;
-    inputs.dispatch_shared_bytes = dispatch_shared_bytes;
-    inputs.default_deadline_ns = core.deadline_ns;
+    PlanInputs inputs = plan_inputs(core);
     Plan plan;
     together(bootstrap, "the plan of the Exchange", [&] {
         plan = make_plan(config, inputs);

@@ -24,6 +24,7 @@ namespace gimlet {
 
 class Exchange;
 struct Leftovers;
+struct Plan;
 struct RuntimeCore;
 
 /// One rank's membership. Collective functions come in the same order on every rank; each rank's
@@ -68,6 +69,10 @@ class Runtime {
     /// Collective. See Exchange::create() and Exchange::create_from().
     std::unique_ptr<Exchange> create_exchange(const MoeConfig& config);
     std::unique_ptr<Exchange> create_exchange_from(const std::function<MoeConfig()>& read);
+
+    /// Local. What create_exchange() would plan here, by make_plan(): sizes before anything is
+    /// allocated. NCCL may then grant fewer GIN contexts than asked for.
+    Plan plan_exchange(const MoeConfig& config) const;
 
     /// Collective on the device: queues a barrier of all ranks on `stream`, `repeat_count` times
     /// (>= 1). Work queued before it on any rank happens before work queued after it on any other,

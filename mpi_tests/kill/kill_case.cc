@@ -36,18 +36,16 @@ enum class Moment {
     in_life,
     in_recover,
     in_exclude,
+    no_deadline,  ///< before a dispatch that the others wait in without a deadline
     at_exit,  ///< it is not killed, but ends by exit() with everything alive and a step in flight
 };
 
-const std::map<std::string, Moment> kMoments = {{"before-dispatch", Moment::before_dispatch},
-                                                {"in-dispatch", Moment::in_dispatch},
-                                                {"before-combine", Moment::before_combine},
-                                                {"in-combine", Moment::in_combine},
-                                                {"in-barrier", Moment::in_barrier},
-                                                {"in-life", Moment::in_life},
-                                                {"in-recover", Moment::in_recover},
-                                                {"in-exclude", Moment::in_exclude},
-                                                {"at-exit", Moment::at_exit}};
+const std::map<std::string, Moment> kMoments = {
+    {"before-dispatch", Moment::before_dispatch}, {"in-dispatch", Moment::in_dispatch},
+    {"before-combine", Moment::before_combine},   {"in-combine", Moment::in_combine},
+    {"in-barrier", Moment::in_barrier},           {"in-life", Moment::in_life},
+    {"in-recover", Moment::in_recover},           {"in-exclude", Moment::in_exclude},
+    {"no-deadline", Moment::no_deadline},         {"at-exit", Moment::at_exit}};
 
 struct KillOptions {
     int victim = 1;
@@ -115,6 +113,26 @@ class KillCase {
         return {};
     }
 
+    /// Nobody notices that the victim is gone. Whoever has waited long enough gives up; its kernel
+    /// runs on until the process ends, which it must not delay.
+    std::string wait_in_vain() {
+        // Left alone: freeing its memory waits for all kernels.
+        Rehearsal& rehearsal = *new Rehearsal(*exchange_, table_);
+        for (int i = 0; i < 2; ++i) step(rehearsal, Kill::nobody);
+        if (runtime_->rank() == options_.victim) ::kill(::getpid(), SIGKILL);
+        rehearsal.dispatch(CountMode::device, stream_.get());
+        std::this_thread::sleep_for(std::chrono::seconds(1));
+        if (cudaStreamQuery(stream_.get()) != cudaErrorNotReady)
+            return "a step without a deadline has ended";
+        if (exchange_->health().state != HealthState::open) return "the Exchange has failed";
+        const auto start = Clock::now();
+        exchange_->abort();
+        runtime_->abort();
+        const std::chrono::duration<double> took = Clock::now() - start;
+        if (took > kGrace) return fmt::format("abort() took {:.2f} s", took.count());
+        return cudaStreamQuery(stream_.get()) == cudaErrorNotReady ? "" : "abort() has waited";
+    }
+
     /// One life: a step, and the end.
     void live() {
         {
@@ -165,7 +183,9 @@ class KillCase {
 
     RuntimeConfig runtime_config() const {
         RuntimeConfig config;
-        config.deadline_ns = static_cast<std::uint64_t>(options_.deadline_ms) * 1000000u;
+        config.deadline_ns = options_.moment == Moment::no_deadline
+                                 ? 0
+                                 : static_cast<std::uint64_t>(options_.deadline_ms) * 1000000u;
         return config;
     }
 
@@ -289,12 +309,15 @@ int main(int argc, char** argv) {
         if (options.moment == Moment::in_life) live_and_lose(options, bootstrap);
         // Static, so that exit() destroys it.
         static KillCase test(options, bootstrap);
-        const std::string wrong = test.run();
+        const bool in_vain = options.moment == Moment::no_deadline;
+        const std::string wrong = in_vain ? test.wait_in_vain() : test.run();
         if (!wrong.empty()) {
             std::printf("FAILED rank %d: %s\n", rank, wrong.c_str());
             leave(1);
         }
         std::printf("survived: rank %d, error after %.2f s\n", rank, test.failed_after_s_);
+        std::fflush(nullptr);
+        if (in_vain) std::exit(0);
         leave(0);
     } catch (const std::exception& error) {
         std::printf("FAILED rank %d: %s\n", rank, error.what());

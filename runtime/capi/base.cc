@@ -158,6 +158,37 @@ gimlet_status gimlet_moe_config_faults(const gimlet_moe_config* config, int32_t*
     });
 }
 
+gimlet_status gimlet_moe_config_set_rings(gimlet_moe_config* config, int32_t rank_count,
+                                          int32_t rings) {
+    return guarded(__func__, [&] {
+        const StructOut out(config, "config");
+        auto value = read_struct(config, gimlet_moe_config_init(), "config");
+        if (config->struct_bytes < offsetof(gimlet_moe_config, rail_send_rows) + sizeof(int32_t)) {
+            raise(ErrorCode::not_supported, kNoRank,
+                  "config: struct_bytes is {}: this header's struct has no members for rings",
+                  config->struct_bytes);
+        }
+        if (rank_count < 1) {
+            raise(ErrorCode::invalid_argument, kNoRank, "rank_count is {}; it must be 1 or more",
+                  rank_count);
+        }
+        if (rings != GIMLET_RINGS_OF_DISPATCH && rings != GIMLET_RINGS_OF_COMBINE) {
+            raise(ErrorCode::invalid_argument, kNoRank,
+                  "rings is {}; it must be GIMLET_RINGS_OF_DISPATCH or GIMLET_RINGS_OF_COMBINE",
+                  rings);
+        }
+        const auto from = ChunkConfig::defaults(rank_count, rings == GIMLET_RINGS_OF_DISPATCH
+                                                                ? ChunkConfig::Direction::dispatch
+                                                                : ChunkConfig::Direction::combine);
+        value.ring_sm_budget = from.num_sms;
+        value.ring_rows = from.nvl_recv;
+        value.send_rows = from.nvl_send;
+        value.rail_ring_rows = from.rdma_recv;
+        value.rail_send_rows = from.rdma_send;
+        out.write(value);
+    });
+}
+
 gimlet_status gimlet_moe_config_row_bytes(const gimlet_moe_config* config, uint32_t* dispatch_bytes,
                                           uint32_t* combine_bytes) {
     return guarded(__func__, [&] {

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include <cxxabi.h>
 
@@ -63,6 +64,37 @@ class TextOut {
     char* text_;
     std::size_t text_bytes_;
     std::size_t* needed_bytes_;
+};
+
+/// A caller's array with its capacity, and a place for the number of what there is; checked before
+/// anything is done.
+template <typename T>
+class ListOut {
+  public:
+    ListOut(T* items, std::int32_t capacity, std::int32_t* count, const char* name)
+        : items_(items), capacity_(capacity), count_(optional_pointer(count, "count")) {
+        if (capacity < 0) {
+            raise(ErrorCode::invalid_argument, kNoRank, "capacity is {}; 0 or more", capacity);
+        }
+        if (capacity > 0) require_pointer(items, name);
+    }
+    void write_first(const std::vector<T>& all) const noexcept { write(all, 0); }
+    void write_last(const std::vector<T>& all) const noexcept {
+        const auto room = static_cast<std::size_t>(capacity_);
+        write(all, all.size() > room ? all.size() - room : 0);
+    }
+
+  private:
+    void write(const std::vector<T>& all, std::size_t from) const noexcept {
+        const std::size_t written =
+            std::min(all.size() - from, static_cast<std::size_t>(capacity_));
+        std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(from), written, items_);
+        if (count_ != nullptr) *count_ = static_cast<std::int32_t>(all.size());
+    }
+
+    T* items_;
+    std::int32_t capacity_;
+    std::int32_t* count_;
 };
 
 // ---- structs ------------------------------------------------------------------------------------

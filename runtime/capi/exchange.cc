@@ -17,6 +17,16 @@ static_assert(offsetof(gimlet_step_counts, sent_row_count) == offsetof(StepCount
 static_assert(offsetof(gimlet_step_counts, partial) == offsetof(StepCounts, partial));
 static_assert(sizeof(gimlet_slot_ref) == sizeof(SlotRef));
 static_assert(offsetof(gimlet_slot_ref, slot) == offsetof(SlotRef, slot));
+static_assert(sizeof(gimlet_ready_view) == sizeof(ReadyView));
+static_assert(offsetof(gimlet_ready_view, step) == offsetof(ReadyView, step));
+static_assert(offsetof(gimlet_ready_view, epoch) == offsetof(ReadyView, epoch));
+static_assert(offsetof(gimlet_ready_view, block_rows) == offsetof(ReadyView, block_rows));
+static_assert(offsetof(gimlet_ready_view, block_count) == offsetof(ReadyView, block_count));
+static_assert(offsetof(gimlet_ready_view, deadline_ns) == offsetof(ReadyView, deadline_ns));
+static_assert(offsetof(gimlet_ready_view, error) == offsetof(ReadyView, error));
+static_assert(offsetof(gimlet_ready_view, poison) == offsetof(ReadyView, poison));
+static_assert(offsetof(gimlet_ready_view, rank) == offsetof(ReadyView, rank));
+static_assert(GIMLET_MODE_HYBRID == static_cast<int>(ExchangeMode::hybrid));
 static_assert(GIMLET_GRAPH_COPIED == static_cast<int>(GraphAddresses::copied));
 static_assert(GIMLET_JOIN_LATER == static_cast<int>(Join::later));
 
@@ -101,6 +111,13 @@ gimlet_plan_info to_c(const Plan& plan) {
     to.expert_counts_offset = plan.step_layout.expert_counts();
     to.expert_offsets_offset = plan.step_layout.expert_offsets();
     to.source_offsets_offset = plan.step_layout.source_offsets();
+    to.tensor_bytes = plan.tensors.total_bytes;
+    to.mode = static_cast<std::int32_t>(plan.mode);
+    to.lsa_size = plan.lsa_size;
+    if (plan.stream.active()) {
+        to.ring_rows = static_cast<std::int32_t>(plan.stream.slot_count);
+        to.ring_count = plan.stream.ring_count(plan.rank_count);
+    }
     return to;
 }
 
@@ -127,6 +144,20 @@ gimlet_status gimlet_exchange_create(gimlet_runtime* runtime, const gimlet_moe_c
             return read_moe_config(config);
         });
         *exchange = Exchanges::get().add(std::move(made));
+    });
+}
+
+gimlet_status gimlet_runtime_plan(gimlet_runtime* runtime, const gimlet_moe_config* config,
+                                  gimlet_plan_info* info, gimlet_text_format format, char* text,
+                                  size_t text_bytes, size_t* needed_bytes) {
+    return guarded(__func__, [&] {
+        const auto object = Runtimes::get().find(runtime);
+        const auto out = StructOut<gimlet_plan_info>::optional(info, "info");
+        const TextOut words(text, text_bytes, needed_bytes);
+        const Plan plan = object->plan_exchange(read_moe_config(config));
+        write_text(
+            format, words, [&] { return plan.text(); }, [&] { return plan.json(); });
+        out.write(to_c(plan));
     });
 }
 
@@ -239,6 +270,18 @@ gimlet_status gimlet_get_received(gimlet_exchange* exchange, gimlet_routing* rou
     });
 }
 
+gimlet_status gimlet_get_ready_view(gimlet_exchange* exchange, gimlet_routing* routing,
+                                    gimlet_ready_view* view) {
+    return guarded(__func__, [&] {
+        const auto object = Exchanges::get().find(exchange);
+        const auto filled = Routings::get().find(routing);
+        auto& out = require_pointer(view, "view");
+        const ReadyView from = object->received(*filled).ready;
+        out = {from.arrived,     to_c(from.step), from.epoch,  from.block_rows, from.block_count,
+               from.deadline_ns, from.error,      from.poison, from.rank,       0};
+    });
+}
+
 gimlet_status gimlet_unpack(gimlet_exchange* exchange, gimlet_routing* routing,
                             const gimlet_unpack_outputs* outputs, struct CUstream_st* stream) {
     return guarded(__func__, [&] {
@@ -327,6 +370,14 @@ gimlet_status gimlet_exchange_events(gimlet_exchange* exchange, char* text, size
     });
 }
 
+gimlet_status gimlet_exchange_get_events(gimlet_exchange* exchange, gimlet_device_event* events,
+                                         int32_t capacity, int32_t* count) {
+    return guarded(__func__, [&] {
+        const auto object = Exchanges::get().find(exchange);
+        write_events(object->health().events, {events, capacity, count, "events"});
+    });
+}
+
 gimlet_status gimlet_exchange_get_stats(gimlet_exchange* exchange, gimlet_exchange_stats* stats) {
     return guarded(__func__, [&] {
         const auto object = Exchanges::get().find(exchange);
@@ -372,6 +423,10 @@ gimlet_status gimlet_routing_traffic(gimlet_exchange* exchange, gimlet_routing* 
         value.dispatch_doorbells = counted.dispatch_doorbells;
         value.combine_puts = counted.combine_puts;
         value.combine_doorbells = counted.combine_doorbells;
+        value.dispatch_gin_bytes = counted.dispatch_gin_bytes;
+        value.dispatch_lsa_bytes = counted.dispatch_lsa_bytes;
+        value.combine_gin_bytes = counted.combine_gin_bytes;
+        value.combine_lsa_bytes = counted.combine_lsa_bytes;
         out.write(value);
     });
 }

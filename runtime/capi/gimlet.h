@@ -207,6 +207,14 @@ GIMLET_API gimlet_status gimlet_moe_config_row_bytes(const gimlet_moe_config* co
                                                      uint32_t* dispatch_row_bytes,
                                                      uint32_t* combine_row_bytes);
 
+/// What the rings of a fifo config are sized for: see ChunkConfig::defaults() in
+/// runtime/config.hpp.
+enum { GIMLET_RINGS_OF_DISPATCH = 0, GIMLET_RINGS_OF_COMBINE = 1 };
+/// Local, pure. Sets ring_sm_budget, ring_rows, send_rows, rail_ring_rows and rail_send_rows to the
+/// table's values for `rank_count` (1 or more) ranks; `rings` is GIMLET_RINGS_OF_...
+GIMLET_API gimlet_status gimlet_moe_config_set_rings(gimlet_moe_config* config, int32_t rank_count,
+                                                     int32_t rings);
+
 /// Words of scales a token: one fp32 per 128 elements, or one byte per 128 packed four to a word.
 static inline int32_t gimlet_fp8_float_scale_words(int32_t hidden) {
     return (int32_t)(((int64_t)hidden + 127) / 128);
@@ -345,6 +353,32 @@ GIMLET_API const char* gimlet_primitive_name(uint32_t primitive);
 GIMLET_API const char* gimlet_fault_name(uint32_t fault);
 GIMLET_API const char* gimlet_tag_name(uint32_t tag);
 
+/// The status that a fault becomes; GIMLET_INTERNAL for a number that is none.
+GIMLET_API gimlet_status gimlet_fault_status(uint32_t fault);
+/// Local, pure. A record in one line: who waited in which primitive of which step for which peer,
+/// what was expected and seen, for how long, what that means and what to do.
+GIMLET_API gimlet_status gimlet_device_error_text(const gimlet_device_error* error, char* text,
+                                                  size_t text_bytes, size_t* needed_bytes);
+/// Local; any thread at any time, also while calls or kernels of this process hang. The records of
+/// all failed steps of this process that have not been recovered from: the first `capacity` to
+/// `errors` (may be null with capacity 0), their number to `count` (may be null). For watchdogs.
+GIMLET_API gimlet_status gimlet_device_errors(gimlet_device_error* errors, int32_t capacity,
+                                              int32_t* count);
+
+/// One entry of a ring of events; numbers: device/abi/device_event.hpp.
+typedef struct gimlet_device_event {
+    uint64_t number;   ///< from 1, modulo 2^48
+    uint64_t time_ns;  ///< of the GPU's clock, arbitrary zero, modulo 2^48
+    uint64_t epoch;
+    uint32_t kind;
+    uint32_t tag;  ///< which kernel
+    uint32_t block;
+    uint32_t padding;
+} gimlet_device_event;
+
+/// "?" for one that is none. Static storage.
+GIMLET_API const char* gimlet_event_name(uint32_t kind);
+
 typedef struct gimlet_health {
     size_t struct_bytes;
     int32_t state;
@@ -474,6 +508,11 @@ GIMLET_API gimlet_status gimlet_runtime_group_report(gimlet_runtime* runtime,
 /// gimlet_runtime_config::event_ring.
 GIMLET_API gimlet_status gimlet_runtime_events(gimlet_runtime* runtime, char* text,
                                                size_t text_bytes, size_t* needed_bytes);
+/// The same as numbers: the newest `capacity` events to `events` (may be null with capacity 0), how
+/// many there are to `count` (may be null).
+GIMLET_API gimlet_status gimlet_runtime_get_events(gimlet_runtime* runtime,
+                                                   gimlet_device_event* events, int32_t capacity,
+                                                   int32_t* count);
 /// Collective. Makes the barrier and all open exchanges usable again after a failure on any rank.
 /// Report (may be null) and text are what the ranks said about the first failure.
 GIMLET_API gimlet_status gimlet_runtime_recover(gimlet_runtime* runtime,
@@ -540,6 +579,11 @@ typedef struct gimlet_plan_info {
     uint32_t expert_counts_offset;   ///< int32[local experts]
     uint32_t expert_offsets_offset;  ///< int32[local experts + 1], expert_major
     uint32_t source_offsets_offset;  ///< int32[ranks + 1]
+    uint64_t tensor_bytes;           ///< fifo: beside the window, 0 if the caller has them
+    int32_t mode;                    ///< GIMLET_MODE_DIRECT or GIMLET_MODE_HYBRID
+    int32_t lsa_size;                ///< ranks of this rank's LSA team
+    int32_t ring_rows;               ///< fifo: rows of one ring
+    int32_t ring_count;              ///< fifo: rings of this rank, in each direction
 } gimlet_plan_info;
 
 static inline gimlet_plan_info gimlet_plan_info_init(void) {
@@ -548,6 +592,12 @@ static inline gimlet_plan_info gimlet_plan_info_init(void) {
     return info;
 }
 
+/// Local. What gimlet_exchange_create() would plan here: sizes before anything is allocated. NCCL
+/// may then grant fewer GIN contexts than asked for. `info` may be null.
+GIMLET_API gimlet_status gimlet_runtime_plan(gimlet_runtime* runtime,
+                                             const gimlet_moe_config* config,
+                                             gimlet_plan_info* info, gimlet_text_format format,
+                                             char* text, size_t text_bytes, size_t* needed_bytes);
 GIMLET_API gimlet_status gimlet_exchange_get_plan(gimlet_exchange* exchange,
                                                   gimlet_plan_info* info);
 GIMLET_API gimlet_status gimlet_exchange_plan(gimlet_exchange* exchange, gimlet_text_format format,
@@ -681,6 +731,27 @@ GIMLET_API gimlet_status gimlet_dispatch_cached(gimlet_exchange* exchange,
 GIMLET_API gimlet_status gimlet_get_received(gimlet_exchange* exchange, gimlet_routing* routing,
                                              gimlet_received* received);
 
+/// fifo: what a kernel of the caller's own needs to use the rows of a dispatch while it still runs.
+/// The same as gimlet::ReadyView of device/abi/ready_view.hpp, which device/channel/ready.hpp
+/// takes.
+typedef struct gimlet_ready_view {
+    const uint32_t* arrived;         ///< device, [sets][block_count]; null with GIMLET_SYNC_BARRIER
+    const gimlet_step_counts* step;  ///< device
+    uint64_t epoch;                  ///< of the dispatch
+    int32_t block_rows;
+    int32_t block_count;
+    uint64_t deadline_ns;  ///< of one wait, 0 = none
+    void* error;           ///< the exchange's record
+    uint64_t* poison;      ///< device: epoch of the rank's failed dispatch
+    int32_t rank;
+    int32_t padding;
+} gimlet_ready_view;
+
+/// Local. Of the routing's newest dispatch; `*view` is all zeros where there is none: barriers,
+/// captures.
+GIMLET_API gimlet_status gimlet_get_ready_view(gimlet_exchange* exchange, gimlet_routing* routing,
+                                               gimlet_ready_view* view);
+
 /// Contiguous copies of what was received; null members are skipped. Device pointers.
 typedef struct gimlet_unpack_outputs {
     size_t struct_bytes;
@@ -753,6 +824,9 @@ GIMLET_API gimlet_status gimlet_exchange_group_report(gimlet_exchange* exchange,
                                                       size_t text_bytes, size_t* needed_bytes);
 GIMLET_API gimlet_status gimlet_exchange_events(gimlet_exchange* exchange, char* text,
                                                 size_t text_bytes, size_t* needed_bytes);
+GIMLET_API gimlet_status gimlet_exchange_get_events(gimlet_exchange* exchange,
+                                                    gimlet_device_event* events, int32_t capacity,
+                                                    int32_t* count);
 
 /// Counters since creation.
 typedef struct gimlet_exchange_stats {
@@ -792,6 +866,10 @@ typedef struct gimlet_step_traffic {
     int64_t dispatch_doorbells;
     int64_t combine_puts;
     int64_t combine_doorbells;
+    int64_t dispatch_gin_bytes;  ///< rows, records and headers that this rank puts
+    int64_t dispatch_lsa_bytes;  ///< that it stores at other ranks of its team
+    int64_t combine_gin_bytes;   ///< rows or sums that it puts home
+    int64_t combine_lsa_bytes;   ///< rows that it pulls from other ranks of its team
 } gimlet_step_traffic;
 
 static inline gimlet_step_traffic gimlet_step_traffic_init(void) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "host/bootstrap/bootstrap.hpp"
 #include "host/bootstrap/thread_bootstrap.hpp"
@@ -31,6 +32,8 @@ MoeConfig read_moe_config(const gimlet_moe_config* config);
 
 /// Fills state and record, and writes the report.
 void write_health(const Health& health, const StructOut<gimlet_health>& to, const TextOut& text);
+
+void write_events(const std::vector<DeviceEvent>& from, const ListOut<gimlet_device_event>& to);
 
 /// A caller's gimlet_group_report, checked before anything is done.
 class GroupReportOut {

@@ -37,6 +37,22 @@ gimlet_device_error to_c(const DeviceError& from) noexcept {
     return to;
 }
 
+DeviceError to_cpp(const gimlet_device_error& from) noexcept {
+    DeviceError to{};
+    to.primitive = static_cast<Primitive>(from.primitive);
+    to.fault = static_cast<DeviceFault>(from.fault);
+    to.rank = from.rank;
+    to.peer = from.peer;
+    to.context = from.context;
+    to.tag = from.tag;
+    to.token = from.token;
+    to.epoch = from.epoch;
+    to.expected = from.expected;
+    to.seen = from.seen;
+    to.elapsed_ns = from.elapsed_ns;
+    return to;
+}
+
 bool among(const std::vector<int>& ranks, std::size_t rank) noexcept {
     return std::find(ranks.begin(), ranks.end(), static_cast<int>(rank)) != ranks.end();
 }
@@ -52,6 +68,15 @@ void write_health(const Health& health, const StructOut<gimlet_health>& to, cons
     }
     to.write(out);
     text.write(health.report);
+}
+
+void write_events(const std::vector<DeviceEvent>& from, const ListOut<gimlet_device_event>& to) {
+    std::vector<gimlet_device_event> all;
+    for (const DeviceEvent& event : from) {
+        all.push_back({event.number, event.time_ns, event.epoch,
+                       static_cast<std::uint32_t>(event.kind), event.tag, event.block, 0});
+    }
+    to.write_last(all);
 }
 
 GroupReportOut::GroupReportOut(gimlet_group_report* report, std::int32_t rank_count)
@@ -122,6 +147,31 @@ const char* gimlet_fault_name(uint32_t fault) {
 
 const char* gimlet_tag_name(uint32_t tag) {
     return name_of(static_cast<Tag>(tag));
+}
+
+const char* gimlet_event_name(uint32_t kind) {
+    return name_of(static_cast<EventKind>(kind));
+}
+
+gimlet_status gimlet_fault_status(uint32_t fault) {
+    return static_cast<gimlet_status>(error_code_of(static_cast<DeviceFault>(fault)));
+}
+
+gimlet_status gimlet_device_error_text(const gimlet_device_error* error, char* text,
+                                       size_t text_bytes, size_t* needed_bytes) {
+    return guarded(__func__, [&] {
+        const TextOut out(text, text_bytes, needed_bytes);
+        out.write(describe(to_cpp(require_pointer(error, "error"))));
+    });
+}
+
+gimlet_status gimlet_device_errors(gimlet_device_error* errors, int32_t capacity, int32_t* count) {
+    return guarded(__func__, [&] {
+        const ListOut out(errors, capacity, count, "errors");
+        std::vector<gimlet_device_error> all;
+        for (const DeviceError& error : device_errors()) all.push_back(to_c(error));
+        out.write_first(all);
+    });
 }
 
 gimlet_status gimlet_runtime_create(gimlet_bootstrap* bootstrap,
@@ -238,6 +288,14 @@ gimlet_status gimlet_runtime_events(gimlet_runtime* runtime, char* text, size_t 
                                     size_t* needed_bytes) {
     return guarded(__func__, [&] {
         tell_events(*Runtimes::get().find(runtime), {text, text_bytes, needed_bytes});
+    });
+}
+
+gimlet_status gimlet_runtime_get_events(gimlet_runtime* runtime, gimlet_device_event* events,
+                                        int32_t capacity, int32_t* count) {
+    return guarded(__func__, [&] {
+        const auto object = Runtimes::get().find(runtime);
+        write_events(object->health().events, {events, capacity, count, "events"});
     });
 }
 

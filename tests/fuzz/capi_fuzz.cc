@@ -378,6 +378,74 @@ gimlet_moe_config take_config(Input* input) {
     return config;
 }
 
+/// Plans, rings, records and events.
+gimlet_status call_numbers(Input* input) {
+    World& w = world();
+    std::array<gimlet_device_event, 4> events{};
+    std::array<gimlet_device_error, 2> errors{};
+    std::int32_t count = 0;
+    const std::int32_t capacity = input->number() % 5;
+    const bool nothing = input->take<std::uint8_t>() % 4 == 0;
+    gimlet_device_event* const list = nothing ? nullptr : events.data();
+    switch (input->take<std::uint8_t>() % 8) {
+        case 0: {
+            Struct<gimlet_moe_config> config(input, take_config(input));
+            return gimlet_moe_config_set_rings(config.get(), input->number(), input->number() % 3);
+        }
+        case 1: {
+            Text text(input);
+            Struct<gimlet_plan_info> info(input, gimlet_plan_info_init());
+            Struct<gimlet_moe_config> config(input, take_config(input));
+            return gimlet_runtime_plan(pick_handle(input, w.runtime), config.get(), info.get(),
+                                       text.format, text.text, text.bytes, text.needed_bytes);
+        }
+        case 2:
+            return gimlet_runtime_get_events(pick_handle(input, w.runtime), list, capacity, &count);
+        case 3:
+            return gimlet_exchange_get_events(pick_handle(input, w.exchange), list, capacity,
+                                              &count);
+        case 4:
+            return gimlet_device_errors(nothing ? nullptr : errors.data(), capacity % 3, &count);
+        case 5: {
+            Text text(input);
+            errors[0].primitive = input->take<std::uint32_t>();
+            errors[0].fault = input->take<std::uint32_t>() % 16;
+            errors[0].tag = input->take<std::uint32_t>() % 8;
+            errors[0].peer = input->number();
+            errors[0].elapsed_ns = input->take<std::uint64_t>();
+            (void)gimlet_primitive_name(errors[0].primitive);
+            (void)gimlet_fault_name(errors[0].fault);
+            (void)gimlet_event_name(errors[0].primitive);
+            (void)gimlet_fault_status(errors[0].fault);
+            return gimlet_device_error_text(nothing ? nullptr : errors.data(), text.text,
+                                            text.bytes, text.needed_bytes);
+        }
+        case 6: {
+            gimlet_ready_view view{};
+            return gimlet_get_ready_view(pick_handle(input, w.exchange),
+                                         pick_handle(input, w.routings[0]),
+                                         nothing ? nullptr : &view);
+        }
+        default: {
+            // A second exchange, if the struct is one of any version.
+            gimlet_moe_config good = gimlet_moe_config_init();
+            good.expert_count = 3;
+            good.topk = kTopk;
+            good.hidden = 8;
+            good.max_tokens = kTokens;
+            good.sync = input->number() % 3;
+            good.layout = input->number() % 3;
+            Struct<gimlet_moe_config> config(input, good);
+            gimlet_exchange* made = nullptr;
+            const auto status = gimlet_exchange_create(pick_handle(input, w.runtime), config.get(),
+                                                       nothing ? nullptr : &made);
+            (void)gimlet_exchange_close(made);
+            (void)gimlet_exchange_destroy(made);
+            return status;
+        }
+    }
+}
+
 /// Bootstraps over messages that nobody answers, groups of survivors, and what needs no object.
 gimlet_status call_beside(Input* input) {
     World& w = world();
@@ -386,7 +454,7 @@ gimlet_status call_beside(Input* input) {
     const std::int32_t count = input->number() % 3;
     gimlet_bootstrap* made = nullptr;
     gimlet_status status = GIMLET_OK;
-    switch (input->take<std::uint8_t>() % 4) {
+    switch (input->take<std::uint8_t>() % 8) {
         case 0: {
             gimlet_message_callbacks callbacks = gimlet_message_callbacks_init();
             callbacks.rank = input->number() % 4;
@@ -411,7 +479,8 @@ gimlet_status call_beside(Input* input) {
                 gimlet_bootstrap_survivors(pick_handle(input, w.bootstrap), list, count, &made);
             break;
         case 2: status = gimlet_fail(input->number(), list == nullptr ? nullptr : "text"); break;
-        default: status = gimlet_reclaim(nullptr); break;
+        case 3: status = gimlet_reclaim(nullptr); break;
+        default: return call_numbers(input);
     }
     (void)gimlet_bootstrap_destroy(made);
     return status;

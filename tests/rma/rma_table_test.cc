@@ -58,7 +58,8 @@ TEST_CASE("rma: version 13 of the table moves data as version 14 does", "[rma]")
     const std::string failures = run_ranks(2, RankKind::threads, [](RankWorld& world) {
         world.connect(1);
         const auto& table = plugin_v13();
-        abi::ConfigV13 config{1, 0, 2, 0, 0};
+        // Whatever depth is asked for: operations wait for room by themselves.
+        abi::ConfigV13 config{1, 0, 2, 1024, 0};
         void* context = nullptr;
         void* device_handle = pointer(1);
         GIMLET_EXPECT(table.create_context(world.endpoint, &config, &context, &device_handle) == 0);

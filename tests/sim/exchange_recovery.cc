@@ -317,6 +317,23 @@ TEST_CASE("NaN weights are carried", "[sim][field]") {
     }
 }
 
+TEST_CASE("field: steps pass beside a kernel that sleeps on another stream", "[sim][field]") {
+    for (const World& world : worlds()) {
+        CAPTURE(text_of(world));
+        run_world(world, [&](Member& me) {
+            // A barrier that the last rank enters much later.
+            const Stream side = Stream::create(me.rank);
+            const bool last = me.rank == me.world.ranks - 1;
+            if (!last) me.runtime.barrier(side.get(), 1, 0);
+            for (int i = 0; i < 3; ++i) me.step("beside it");
+            require(last || cudaStreamQuery(side.get()) == cudaErrorNotReady, "nobody slept");
+            if (last) me.runtime.barrier(side.get(), 1, 0);
+            me.runtime.synchronize(side.get());
+            me.step("after it");
+        });
+    }
+}
+
 TEST_CASE("graphs: several over one Exchange, replayed after recover()", "[sim][recovery][graph]") {
     for (const World& world : worlds()) {
         CAPTURE(text_of(world));
@@ -706,6 +723,62 @@ TEST_CASE("abort() with a step in flight: nothing waits, nothing is freed too ea
             });
         }
     }
+}
+
+namespace {
+
+/// Waits without a deadline for rank `lost`, which never comes, and gives up.
+void wait_in_vain(int rank, int lost) {
+    auto runtime = Runtime::create(std::shared_ptr<Bootstrap>(make_sim_bootstrap(rank)));
+    auto exchange = runtime->create_exchange(smallest_config());
+    const Stream stream = Stream::create(rank);
+    emu::arm_faults();
+    emu::Engine& engine = emu::Engine::get();
+    if (rank == lost) engine.wait("its end", [] { return false; });
+    const auto records_before = errors_of(rank);  // of ranks that earlier tests stopped
+    {
+        Routing routing = exchange->make_routing();
+        DispatchInputs inputs;
+        inputs.deadline_ns = 0;
+        exchange->dispatch(inputs, &routing, CountMode::device, stream.get());
+        engine.sleep_ns(kHourNs, "a long wait");
+        require(cudaStreamQuery(stream.get()) == cudaErrorNotReady, "the step has ended");
+        require(exchange->health().state == HealthState::open, "a failure");
+        require(errors_of(rank) == records_before, "a record");
+    }
+    const std::uint64_t before_ns = engine.now_ns();
+    exchange->abort();
+    runtime->abort();
+    exchange.reset();
+    runtime.reset();
+    require(engine.now_ns() - before_ns < 1'000'000, "somebody has waited");
+    require(cudaStreamQuery(stream.get()) == cudaErrorNotReady, "the step has ended at last");
+}
+
+}  // namespace
+
+TEST_CASE("without a deadline a dead rank is waited for until the waiting one gives up",
+          "[sim][recovery][lifecycle]") {
+    const LogCapture log;
+    for (const int team : {0, 1}) {
+        emu::SimOptions options;
+        options.ranks = 3;
+        options.lsa_team_size = team;
+        options.sm_count = 2;
+        options.faults.wait_until_armed = true;
+        options.faults.stop_rank = 1;
+        options.faults.stop_at_step = 0;
+        INFO("team " << team);
+        emu::simulate(options, [&](int rank) {
+            try {
+                wait_in_vain(rank, options.faults.stop_rank);
+            } catch (const Error&) {
+                // A stopped rank is unwound at the end.
+                if (rank != options.faults.stop_rank) throw;
+            }
+        });
+    }
+    CHECK(log.count(LogLevel::error, "the step failed") == 0);
 }
 
 TEST_CASE("what is destroyed or aborted beside running kernels waits for none of them",

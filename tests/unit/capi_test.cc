@@ -17,8 +17,10 @@
 #include <utility>
 #include <vector>
 
+#include "device/abi/device_error.hpp"
 #include "host/base/log.hpp"
 #include "runtime/capi/boundary.hpp"
+#include "runtime/config.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace gimlet;
@@ -168,6 +170,61 @@ TEST_CASE("a faulty config is reported in full", "[capi]") {
     REQUIRE(gimlet_moe_config_row_bytes(&config, &dispatch_bytes, &combine_bytes) == GIMLET_OK);
     CHECK(dispatch_bytes == 128);
     CHECK(combine_bytes == 256);
+}
+
+TEST_CASE("rings from the table", "[capi]") {
+    const LogCapture quiet;
+    for (const int rings : {GIMLET_RINGS_OF_DISPATCH, GIMLET_RINGS_OF_COMBINE}) {
+        for (const int ranks : {1, 4, 16, 1000}) {
+            gimlet_moe_config config = gimlet_moe_config_init();
+            config.hidden = 77;
+            REQUIRE(gimlet_moe_config_set_rings(&config, ranks, rings) == GIMLET_OK);
+            const auto wanted = gimlet::ChunkConfig::defaults(
+                ranks, rings == GIMLET_RINGS_OF_DISPATCH ? gimlet::ChunkConfig::Direction::dispatch
+                                                         : gimlet::ChunkConfig::Direction::combine);
+            CHECK(config.ring_sm_budget == wanted.num_sms);
+            CHECK(config.ring_rows == wanted.nvl_recv);
+            CHECK(config.send_rows == wanted.nvl_send);
+            CHECK(config.rail_ring_rows == wanted.rdma_recv);
+            CHECK(config.rail_send_rows == wanted.rdma_send);
+            CHECK(config.hidden == 77);
+        }
+    }
+    gimlet_moe_config config = gimlet_moe_config_init();
+    CHECK(gimlet_moe_config_set_rings(&config, 0, 0) == GIMLET_INVALID_ARGUMENT);
+    CHECK(gimlet_moe_config_set_rings(&config, 2, 2) == GIMLET_INVALID_ARGUMENT);
+    CHECK(gimlet_moe_config_set_rings(nullptr, 2, 0) == GIMLET_INVALID_ARGUMENT);
+    config.struct_bytes = 88;  // of the first release
+    CHECK(gimlet_moe_config_set_rings(&config, 2, 0) == GIMLET_NOT_SUPPORTED);
+    CHECK(config.ring_rows == 0);
+}
+
+TEST_CASE("records as text, and their status", "[capi]") {
+    const LogCapture quiet;
+    gimlet_device_error record{};
+    record.primitive = static_cast<std::uint32_t>(gimlet::Primitive::count_exchange);
+    record.fault = static_cast<std::uint32_t>(gimlet::DeviceFault::timed_out);
+    record.tag = static_cast<std::uint32_t>(gimlet::Tag::dispatch);
+    record.peer = 5;
+    record.context = -1;
+    char text[512];
+    REQUIRE(gimlet_device_error_text(&record, text, sizeof text, nullptr) == GIMLET_OK);
+    CHECK_THAT(std::string(text), contains_text("rank 5 has not entered this dispatch"));
+    CHECK(gimlet_device_error_text(nullptr, text, sizeof text, nullptr) == GIMLET_INVALID_ARGUMENT);
+    record.primitive = 12345;
+    record.fault = 999;
+    record.tag = 999;
+    REQUIRE(gimlet_device_error_text(&record, text, sizeof text, nullptr) == GIMLET_OK);
+    CHECK(gimlet_fault_status(1) == GIMLET_TIMEOUT);
+    CHECK(gimlet_fault_status(4) == GIMLET_OVERFLOW);
+    CHECK(gimlet_fault_status(999) == GIMLET_INTERNAL);
+    CHECK(std::string(gimlet_event_name(6)) == "end");
+    CHECK(std::string(gimlet_event_name(999)) == "?");
+    std::int32_t count = -1;
+    CHECK(gimlet_device_errors(nullptr, 0, &count) == GIMLET_OK);
+    CHECK(count == 0);
+    CHECK(gimlet_device_errors(nullptr, 1, &count) == GIMLET_INVALID_ARGUMENT);
+    CHECK(gimlet_device_errors(&record, -1, &count) == GIMLET_INVALID_ARGUMENT);
 }
 
 namespace {
@@ -427,10 +484,20 @@ void run_rank(gimlet_thread_group* group, int rank) {
     config.max_tokens = kTokens;
     config.layout = GIMLET_EXPERT_MAJOR;
     config.deadline_ns = GIMLET_NO_DEADLINE;
+    gimlet_plan_info before = gimlet_plan_info_init();
+    std::size_t plan_bytes = 0;
+    MUST(gimlet_runtime_plan(runtime, &config, &before, GIMLET_TEXT, nullptr, 0, &plan_bytes));
+    MUST_BE(plan_bytes > 100);
+    config.topk = 33;
+    MUST_BE(gimlet_runtime_plan(runtime, &config, nullptr, GIMLET_JSON, nullptr, 0, nullptr) ==
+            GIMLET_INVALID_ARGUMENT);
+    config.topk = kTopk;
     gimlet_exchange* exchange = nullptr;
     MUST(gimlet_exchange_create(runtime, &config, &exchange));
     gimlet_plan_info plan = gimlet_plan_info_init();
     MUST(gimlet_exchange_get_plan(exchange, &plan));
+    MUST_BE(before.hash == plan.hash && before.window_bytes == plan.window_bytes);
+    MUST_BE(plan.mode == GIMLET_MODE_DIRECT && plan.lsa_size == kRanks && plan.ring_count == 0);
     MUST_BE(plan.rank_count == kRanks && plan.first_local_expert == rank);
     MUST_BE(plan.deadline_ns == GIMLET_NO_DEADLINE && plan.dispatch_row_bytes == 16);
     MUST(gimlet_exchange_reserve(exchange, GIMLET_GRAPH_IN_PLACE));
@@ -493,6 +560,22 @@ void run_rank(gimlet_thread_group* group, int rank) {
     std::size_t events_bytes = 0;
     MUST(gimlet_exchange_events(exchange, nullptr, 0, &events_bytes));
     MUST_BE(events_bytes > 1);
+    std::int32_t event_count = 0;
+    MUST(gimlet_exchange_get_events(exchange, nullptr, 0, &event_count));
+    MUST_BE(event_count > 2);
+    std::vector<gimlet_device_event> events(static_cast<std::size_t>(event_count));
+    MUST(gimlet_exchange_get_events(exchange, events.data(), event_count, nullptr));
+    MUST_BE(std::string(gimlet_event_name(events.back().kind)) == "end");
+    MUST_BE(events.back().epoch == runtime_config.first_step + 2);
+    gimlet_device_event newest{};
+    MUST(gimlet_exchange_get_events(exchange, &newest, 1, nullptr));
+    MUST_BE(newest.number == events.back().number);
+    MUST_BE(gimlet_exchange_get_events(exchange, nullptr, 1, nullptr) == GIMLET_INVALID_ARGUMENT);
+    MUST(gimlet_runtime_get_events(runtime, nullptr, 0, &event_count));
+    MUST_BE(event_count == 0);  // no barrier so far
+    gimlet_ready_view no_view;
+    MUST(gimlet_get_ready_view(exchange, routing, &no_view));
+    MUST_BE(no_view.arrived == nullptr && no_view.error == nullptr);
     gimlet_group_report report = gimlet_group_report_init();
     char nothing[4] = "xyz";
     MUST(gimlet_exchange_group_report(exchange, &report, nothing, sizeof nothing, nullptr));
@@ -525,6 +608,10 @@ void run_rank(gimlet_thread_group* group, int rank) {
     MUST(gimlet_routing_traffic(exchange, routing, &traffic));
     MUST_BE(rows_to == (std::vector<std::int64_t>{kTokens, kTokens, 0}));
     MUST_BE(traffic.rows_to == rows_to.data() && traffic.rows_sent == 2 * kTokens);
+    const std::int64_t away = rank < 2 ? kTokens : 2 * kTokens;  // rows to others
+    MUST_BE(traffic.dispatch_lsa_bytes == away * (plan.dispatch_row_bytes + plan.record_bytes));
+    MUST_BE(traffic.combine_lsa_bytes == away * plan.combine_row_bytes);
+    MUST_BE(traffic.dispatch_gin_bytes == 0 && traffic.combine_gin_bytes == 0);
 
     MUST(gimlet_runtime_barrier(runtime, nullptr, 2, GIMLET_NO_DEADLINE));
     MUST(gimlet_runtime_synchronize(runtime, nullptr));
@@ -582,6 +669,12 @@ void lose_a_rank(gimlet_thread_group* group, int rank, std::barrier<>& gone) {
     MUST(gimlet_dispatch(exchange, &inputs, routing, GIMLET_COUNTS_DEVICE, nullptr, nullptr));
     MUST_BE(gimlet_exchange_synchronize(exchange, nullptr) == GIMLET_TIMEOUT);
 
+    // Of both threads, perhaps.
+    std::vector<gimlet_device_error> seen(kRanks);
+    std::int32_t seen_count = 0;
+    MUST(gimlet_device_errors(seen.data(), kRanks, &seen_count));
+    MUST_BE(seen_count >= 1 && seen[0].peer == kRanks - 1);
+
     std::vector<gimlet_device_error> records(kRanks);
     std::vector<std::uint32_t> flags(kRanks, 99);
     gimlet_group_report report = gimlet_group_report_init();
@@ -626,6 +719,59 @@ void lose_a_rank(gimlet_thread_group* group, int rank, std::barrier<>& gone) {
     MUST(gimlet_runtime_close(runtime));
     gone.arrive_and_wait();
     MUST(gimlet_exchange_destroy(exchange));
+    MUST(gimlet_runtime_destroy(runtime));
+}
+
+/// A step through rings, of sizes from the table, with what a kernel beside it would get.
+void stream_a_step(gimlet_thread_group* group, int rank) {
+    cudaSetDevice(rank);
+    gimlet_bootstrap* bootstrap = nullptr;
+    MUST(gimlet_thread_group_member(group, rank, &bootstrap));
+    gimlet_runtime* runtime = nullptr;
+    MUST(gimlet_runtime_create(bootstrap, nullptr, &runtime));
+    MUST(gimlet_bootstrap_destroy(bootstrap));
+    gimlet_moe_config config = gimlet_moe_config_init();
+    config.expert_count = kRanks;
+    config.topk = kTopk;
+    config.hidden = kHidden;
+    config.max_tokens = kTokens;
+    config.sync = GIMLET_SYNC_FIFO;
+    MUST(gimlet_moe_config_set_rings(&config, kRanks, GIMLET_RINGS_OF_COMBINE));
+    config.ring_sm_budget = 2;
+    gimlet_exchange* exchange = nullptr;
+    MUST(gimlet_exchange_create(runtime, &config, &exchange));
+    gimlet_plan_info plan = gimlet_plan_info_init();
+    MUST(gimlet_exchange_get_plan(exchange, &plan));
+    MUST_BE(plan.ring_rows == config.ring_rows && plan.ring_count >= kRanks);
+    MUST_BE(plan.tensor_bytes > 0);
+    gimlet_routing* routing = nullptr;
+    MUST(gimlet_routing_create(exchange, &routing));
+    const Memory<std::uint16_t> rows(std::vector<std::uint16_t>(kTokens * kHidden, 0x3f80));
+    const Memory<std::int32_t> experts(std::vector<std::int32_t>{0, 2, 1, 2, 0, 1, 2, 0});
+    gimlet_dispatch_inputs inputs = gimlet_dispatch_inputs_init();
+    inputs.rows = rows.get();
+    inputs.expert_indices = experts.get();
+    inputs.token_count = kTokens;
+    gimlet_received received = gimlet_received_init();
+    MUST(gimlet_dispatch(exchange, &inputs, routing, GIMLET_COUNTS_DEVICE, nullptr, &received));
+    gimlet_ready_view view;
+    MUST(gimlet_get_ready_view(exchange, routing, &view));
+    MUST_BE(view.step == received.step && view.epoch == received.epoch && view.rank == rank);
+    MUST_BE(view.block_rows == received.ready_block_rows && view.poison != nullptr);
+    MUST_BE(view.block_count == received.ready_block_count && view.error != nullptr);
+    MUST_BE(received.ready_rows == view.arrived ||
+            received.ready_rows == view.arrived + view.block_count);
+    MUST(gimlet_exchange_synchronize(exchange, nullptr));
+    std::uint32_t arrived = 0;
+    MUST_BE(cudaMemcpy(&arrived, received.ready_rows, sizeof arrived, cudaMemcpyDeviceToHost) ==
+            cudaSuccess);
+    gimlet_step_counts counts{};
+    MUST_BE(cudaMemcpy(&counts, view.step, sizeof counts, cudaMemcpyDeviceToHost) == cudaSuccess);
+    MUST_BE(counts.row_count > 0 && arrived == static_cast<std::uint32_t>(counts.row_count));
+    MUST(gimlet_routing_destroy(routing));
+    MUST(gimlet_exchange_close(exchange));
+    MUST(gimlet_exchange_destroy(exchange));
+    MUST(gimlet_runtime_close(runtime));
     MUST(gimlet_runtime_destroy(runtime));
 }
 
@@ -714,6 +860,11 @@ TEST_CASE("what the C ABI refuses on one rank, the others hear at once", "[capi]
     CHECK(on_all_ranks(refuse_on_one_rank) == std::vector<std::string>(kRanks));
     // The bootstrap's own deadline is a minute.
     CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
+}
+
+TEST_CASE("a step through rings of three ranks through the C ABI", "[capi]") {
+    const LogCapture quiet;
+    CHECK(on_all_ranks(stream_a_step) == std::vector<std::string>(kRanks));
 }
 
 TEST_CASE("a rank is lost and excluded through the C ABI", "[capi]") {
