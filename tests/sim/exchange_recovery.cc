@@ -20,6 +20,7 @@
 #include "host/cuda/check.hpp"
 #include "host/cuda/stream.hpp"
 #include "host/emulator/engine.hpp"
+#include "host/nccl/communicator.hpp"
 #include "runtime/core.hpp"
 #include "tests/sim/exchange_member.hpp"
 #include "tests/support/catch.hpp"
@@ -942,6 +943,50 @@ TEST_CASE("lifecycle: any order, again and again, and nothing is left", "[sim][l
         };
         // Device memory of thirty lives is that of three.
         REQUIRE(peak(30) == peak(3));
+    }
+}
+
+TEST_CASE("lifecycle: on a lent communicator, in any order, and it stays usable",
+          "[sim][lifecycle]") {
+    const LogCapture quiet;
+    for (const int team : {0, 1}) {
+        CAPTURE(team);
+        emu::SimOptions options;
+        options.ranks = 2;
+        options.lsa_team_size = team;
+        options.sm_count = 1;
+        emu::simulate(options, [&](int rank) {
+            const auto bootstrap = std::shared_ptr<Bootstrap>(make_sim_bootstrap(rank));
+            const auto lender = Communicator::create(bootstrap);
+            const Stream stream = Stream::create(rank);
+            for (int kind = 0; kind < 5; ++kind) {
+                auto runtime = Runtime::adopt(lender->handle(), bootstrap);
+                auto exchange = runtime->create_exchange(smallest_config());
+                Routing routing = exchange->make_routing();
+                exchange->dispatch({}, &routing, CountMode::host, stream.get());
+                exchange->synchronize(stream.get());
+                emu::host_barrier();
+                switch (kind) {
+                    case 0:
+                        exchange->close();
+                        runtime->close();
+                        break;
+                    case 1: runtime.reset(); break;
+                    case 2: exchange.reset(); break;
+                    case 3: exchange->abort(); break;
+                    default:
+                        // The lender's communicator goes while the objects are there.
+                        runtime->abort();
+                        emu::host_barrier();
+                        lender->close();
+                        break;
+                }
+                runtime.reset();
+                exchange.reset();
+                emu::host_barrier();
+                if (kind < 4) lender->check_async_error();
+            }
+        });
     }
 }
 
