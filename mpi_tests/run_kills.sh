@@ -7,7 +7,8 @@
 #
 #   mpi_tests/run_kills.sh [BUILD_DIR] [--size 4] [--quick]
 #
-# --quick: three moments instead of all. On the emulator once as one LSA team and once over GIN; on GPUs as the machine is.
+# --quick: three moments instead of all. On the emulator once as one LSA team, once over GIN and, with 4 processes or
+# more, once in hybrid mode with two teams; on GPUs as the machine is.
 set -u -o pipefail
 export LC_ALL=C
 
@@ -38,6 +39,7 @@ launch=(mpirun --oversubscribe --bind-to none --enable-recovery)
 ((EUID == 0)) && launch+=(--allow-run-as-root)
 
 passed=0 failed=0
+flags=()
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
@@ -49,7 +51,7 @@ one_kill() {
   [[ $moment == in-exclude ]] && left=$((size - 2))
   [[ $moment == from-C ]] && command=("$program_in_c" "$victim")
   local start=$SECONDS survivors
-  env "$@" timeout 60 "${launch[@]}" -n "$size" "${command[@]}" > "$log" 2>&1 < /dev/null
+  env "$@" timeout 60 "${launch[@]}" -n "$size" "${command[@]}" "${flags[@]}" > "$log" 2>&1 < /dev/null
   # Some process has not ended by itself.
   (($? == 124)) && echo 'FAILED: not done after 60 s' >> "$log"
   survivors=$(grep -c '^survived: ' "$log")
@@ -96,6 +98,11 @@ all_kills() {
 if grep -q '^GIMLET_BACKEND:STRING=emulator' "$build/CMakeCache.txt" 2> /dev/null; then
   all_kills "one LSA team" NCCL_LSA_TEAM_SIZE="$size" GIMLET_EMU_GIN=off
   all_kills "no LSA, GIN gdaki" NCCL_LSA_TEAM_SIZE=1 GIMLET_EMU_GIN=gdaki
+  if ((size >= 4 && size % 2 == 0)); then
+    flags=(--hybrid)
+    all_kills "two LSA teams, hybrid" NCCL_LSA_TEAM_SIZE=$((size / 2)) GIMLET_EMU_GIN=gdaki
+    flags=()
+  fi
   host_kills "on the host" NCCL_LSA_TEAM_SIZE=0 GIMLET_EMU_GIN=off
 else
   all_kills "as the machine is"

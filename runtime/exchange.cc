@@ -123,6 +123,7 @@ std::unique_ptr<Exchange> Exchange::create_from(Runtime& runtime,
     exchange->args_.peers = make_peer_handles(
         core->topology, *exchange->device_comm_, *exchange->window_, exchange->plan_.shape,
         exchange->plan_.deadline_ns, exchange->guard_->device_record());
+    exchange->args_.peers.rails_only = exchange->plan_.exchange_args().peers.rails_only;
     const std::uint64_t start = core->first_step;
     exchange->args_.peers.events = exchange->guard_->device_events();
     exchange->guard_->arm(exchange->args_.peers, *exchange->window_, {start, start, start});
@@ -243,6 +244,20 @@ Health Exchange::health() const {
     return health;
 }
 
+void Exchange::leave_rails() {
+    if (!plan_.rail.active()) return;
+    const Plan direct = *plan_.fallback;
+    const PeerHandles peers = args_.peers;  // the words stay where they are
+    plan_ = direct;
+    args_ = plan_.exchange_args();
+    args_.peers = peers;
+    oldest_generation_ = generation_ + 1;
+    if (core_->live_ranks.front() == rank()) {
+        log(LogLevel::warn, rank(), "the Exchange goes on in mode {}: {}", name_of(plan_.mode),
+            plan_.mode_reason);
+    }
+}
+
 GroupReport Exchange::recover() {
     require_open("recover");
     const DeviceGuard device(core_->communicator->device(), rank());
@@ -290,8 +305,12 @@ void Exchange::abort() noexcept {
     if (!open_) return;
     // CUDA would wait for the kernels of other Exchanges, too.
     const bool in_use = core_->busy() || core_->communicator->abort_pending();
-    if (in_use) {
-        ++core_->leftover_count;
+    // Others may be in a step, with puts and signals on their way here.
+    const bool reached =
+        core_->communicator->is_open() && device_comm_ && device_comm_->gin_context_count() > 0;
+    if (in_use || reached) {
+        leftovers_->counted = in_use;
+        if (in_use) ++core_->leftover_count;
         leftovers_->core = core_;
         leftovers_->device_comm = std::move(device_comm_);
         leftovers_->window = std::move(window_);
@@ -312,6 +331,7 @@ void Exchange::close() {
     }
     const DeviceGuard guard(core_->communicator->device(), rank());
     core_->wait_for_all("the end of the Exchange");
+    guard_->settle();
     window_->close();
     device_comm_->close();
     release();

@@ -151,6 +151,7 @@ class Exchange {
     Exchange(const Exchange&) = delete;
     Exchange& operator=(const Exchange&) = delete;
 
+    /// Another one, in direct mode, once exclude() has ended hybrid mode.
     const Plan& plan() const noexcept { return plan_; }
     int rank() const noexcept { return plan_.rank; }
 
@@ -225,7 +226,8 @@ class Exchange {
     /// synchronised.
     StepTraffic traffic(const Routing& routing) const;
 
-    /// Collective; waits for the device; a second call does nothing.
+    /// Collective; waits for the device, and after a failed step for what of it is on its way; a
+    /// second call does nothing.
     void close();
     /// Local; never throws, never waits. What kernels that were queued may still use is freed
     /// later: see Runtime::abort().
@@ -235,11 +237,15 @@ class Exchange {
     void note_idle() noexcept { activity_.device_idle(); }
 
   private:
+    friend class Runtime;
+
     Exchange(std::shared_ptr<RuntimeCore> core, Plan plan);
     static Plan agree_on_plan(RuntimeCore& core, const std::function<MoeConfig()>& read,
                               std::unique_ptr<DeviceCommunicator>* device_comm);
 
     void require_open(const char* what) const;
+    /// Local, before the recovery of exclude(): the plan's fallback takes its place.
+    void leave_rails();
     void enter(const char* what, cudaStream_t stream);
     void load_kernels();
     /// Whether the host knows which buffer a step uses.
@@ -308,7 +314,8 @@ class Exchange {
     std::uint64_t captured_dispatches_ = 0;  // in the capture that is going on
     std::uint64_t captured_combines_ = 0;
     CapturedParity captured_parity_;
-    std::uint64_t generation_ = 0;  // recoveries so far
+    std::uint64_t generation_ = 0;         // recoveries so far
+    std::uint64_t oldest_generation_ = 0;  // routings of earlier ones are of hybrid mode
     ExchangeStats stats_;
 };
 

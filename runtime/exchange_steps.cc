@@ -227,7 +227,8 @@ void Exchange::check_filled(const char* what, const Routing& routing) const {
         raise(ErrorCode::invalid_usage, rank(), "{}: no dispatch has filled this routing yet",
               what);
     }
-    if (routing.generation_ != generation_ && !routing.captured_) {
+    if (routing.generation_ < oldest_generation_ ||
+        (routing.generation_ != generation_ && !routing.captured_)) {
         raise(ErrorCode::invalid_usage, rank(),
               "{}: the routing was filled before recover(); dispatch again", what);
     }

@@ -113,20 +113,23 @@ const char* name_of_context(Primitive primitive) {
     }
 }
 
+/// Also of a wait that was cut short, whose deadline was not the point.
 std::string describe_timeout(const DeviceError& error) {
     std::string out = fmt::format("{} waited {} in {}", name_of(static_cast<Tag>(error.tag)),
                                   format_duration_ns(error.elapsed_ns), name_of(error.primitive));
     if (error.peer >= 0) out += fmt::format(" for rank {}", error.peer);
     if (error.context >= 0)
         out += fmt::format(" on {} {}", name_of_context(error.primitive), error.context);
-    return out + fmt::format(
-                     ": epoch {}, expected {}, seen {}; {}; deadline_ns or GIMLET_TIMEOUT_MS "
-                     "raises the limit",
-                     error.epoch, error.expected, error.seen, meaning(error));
+    out += fmt::format(": epoch {}, expected {}, seen {}; {}; ", error.epoch, error.expected,
+                       error.seen, meaning(error));
+    return out + (error.fault == DeviceFault::cut_short
+                      ? "another rank's deadline has expired"
+                      : "deadline_ns or GIMLET_TIMEOUT_MS raises the limit");
 }
 
 bool is_cause(const DeviceError& error) {
-    return error.fault != DeviceFault::timed_out && error.fault != DeviceFault::peer_refused;
+    return error.fault != DeviceFault::timed_out && error.fault != DeviceFault::cut_short &&
+           error.fault != DeviceFault::peer_refused;
 }
 
 /// The step of a record, to tell ranks in one step from ranks in different ones.
@@ -264,6 +267,8 @@ ErrorCode error_code_of(DeviceFault fault) noexcept {
         case DeviceFault::peer_refused: return ErrorCode::peer_failed;
         case DeviceFault::host_refused: return ErrorCode::invalid_argument;
         case DeviceFault::wrong_buffer: return ErrorCode::invalid_usage;
+        case DeviceFault::cut_short: return ErrorCode::timeout;
+        case DeviceFault::rails_left: return ErrorCode::invalid_usage;
     }
     return ErrorCode::internal;
 }
@@ -274,7 +279,8 @@ std::string describe(const DeviceError& error) {
     const auto expected = static_cast<std::int64_t>(error.expected);
     switch (error.fault) {
         case DeviceFault::none: break;
-        case DeviceFault::timed_out: return describe_timeout(error);
+        case DeviceFault::timed_out:
+        case DeviceFault::cut_short: return describe_timeout(error);
         case DeviceFault::expert_out_of_range:
             return fmt::format("{} {}: token {} names expert {}; it must be -1 (masked) or 0..{}",
                                kernel, error.epoch, error.token, seen, expected - 1);
@@ -308,6 +314,12 @@ std::string describe(const DeviceError& error) {
                 "{} {}: its addresses belong to buffer {}, this step uses buffer {}; between the "
                 "capture of a graph and its launch an odd number of steps ran (see reserve())",
                 kernel, error.epoch, expected, seen % 2);
+        case DeviceFault::rails_left:
+            return fmt::format(
+                "{} {}: its graph was captured in hybrid mode, which this Exchange has left "
+                "because "
+                "ranks were excluded; capture it again",
+                kernel, error.epoch);
     }
     return fmt::format("{} {}: unknown fault {}", kernel, error.epoch,
                        static_cast<std::uint32_t>(error.fault));

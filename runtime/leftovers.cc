@@ -29,12 +29,14 @@ bool may_go(const Leftovers& leftovers, const std::string& uuid, const RuntimeCo
            leftovers.device_comm->gin_context_count() == 0;
 }
 
-std::unique_ptr<Leftovers> take(const std::string& uuid, const RuntimeCore* settled) {
+/// Those that `wanted` says yes to.
+template <typename Wanted>
+std::unique_ptr<Leftovers> take(Wanted wanted) {
     std::unique_ptr<Leftovers> taken;
     const std::lock_guard lock(store().mutex);
     std::unique_ptr<Leftovers>* at = &store().first;
     while (*at != nullptr) {
-        if (!may_go(**at, uuid, settled)) {
+        if (!wanted(**at)) {
             at = &(*at)->next;
             continue;
         }
@@ -48,7 +50,7 @@ std::unique_ptr<Leftovers> take(const std::string& uuid, const RuntimeCore* sett
 }  // namespace
 
 Leftovers::~Leftovers() {
-    if (window != nullptr) --core->leftover_count;
+    if (counted) --core->leftover_count;
     if (kept_routing) --core->kept_routing_count;
 }
 
@@ -68,7 +70,8 @@ void keep_leftovers(std::unique_ptr<Leftovers> leftovers) noexcept {
 
 int free_leftovers(const std::string& uuid, const RuntimeCore* settled, int rank) {
     // What is added from now on may be in use.
-    std::unique_ptr<Leftovers> mine = take(uuid, settled);
+    std::unique_ptr<Leftovers> mine =
+        take([&](const Leftovers& one) { return may_go(one, uuid, settled); });
     if (mine == nullptr) return 0;
     if (const cudaError_t result = cudaDeviceSynchronize(); result != cudaSuccess) {
         while (mine != nullptr) {
@@ -86,6 +89,13 @@ int free_leftovers(const std::string& uuid, const RuntimeCore* settled, int rank
         ++count;
     }
     return count;
+}
+
+void free_idle_leftovers(const RuntimeCore& core) noexcept {
+    std::unique_ptr<Leftovers> mine = take([&](const Leftovers& one) {
+        return one.core.get() == &core && one.window != nullptr && !one.counted;
+    });
+    while (mine != nullptr) mine = std::move(mine->next);
 }
 
 }  // namespace gimlet

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What abort() and destructors must not free yet, because kernels that were queued may still use
-// it. Internal.
+// What abort() and destructors must not free yet, because kernels that were queued, or puts of
+// other ranks, may still use it. Internal.
 #pragma once
 
 #include <memory>
@@ -34,6 +34,7 @@ struct Leftovers {
     Event after;
     RoutingMemory routing;
     bool kept_routing = false;  // counted in core->kept_routing_count
+    bool counted = false;  // in RuntimeCore::leftover_count: kernels may use it
     std::unique_ptr<Leftovers> next;
 };
 
@@ -44,5 +45,8 @@ void keep_leftovers(std::unique_ptr<Leftovers> leftovers) noexcept;
 /// of its aborted Exchanges may be on their way even if the device is idle: they stay, unless it is
 /// `settled`, where the caller knows that no rank's device works.
 int free_leftovers(const std::string& uuid, const RuntimeCore* settled, int rank);
+/// Any thread; never waits or throws. Frees what `core` has here and no kernel uses. NCCL's
+/// communicator has been aborted, so nothing of it is written by others any more.
+void free_idle_leftovers(const RuntimeCore& core) noexcept;
 
 }  // namespace gimlet

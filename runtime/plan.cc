@@ -24,6 +24,9 @@ constexpr std::int64_t kDefaultChunkBytes = 128 << 10;
 constexpr std::int32_t kDefaultChunkRows = 64;
 constexpr std::int32_t kCopyWarps = 3;
 constexpr std::int32_t kPublishRows = 6;
+/// Of a batch on the rail where a CPU carries puts: each costs it some microseconds, whatever its
+/// size, and the RMA plugin moves 64 KiB at 14 GB/s and 256 KiB at 36 GB/s on an H200.
+constexpr std::int64_t kProxyBatchBytes = 256 << 10;
 constexpr std::int32_t kSlotsPerWarp = 6;
 constexpr std::int32_t kReceiveWarps = 4;
 constexpr std::int32_t kReadyRows = 64;
@@ -48,15 +51,24 @@ std::int64_t mul(std::int64_t a, std::int64_t b, const char* what) {
 /// Builds one plan step by step and collects what is wrong on the way.
 class Planner {
   public:
-    Planner(const MoeConfig& config, const PlanInputs& inputs) : inputs_(inputs) {
+    /// With `words`, the control words are laid out for them and not only for this plan.
+    Planner(const MoeConfig& config, const PlanInputs& inputs,
+            const WorkspaceShape* words = nullptr)
+        : inputs_(inputs), words_(words) {
         plan_.config = config;
         share_ = smallest_sm_share(inputs.topology, inputs.device);
         small_ = inputs.device.sm_count <= kSmallDeviceSms;
     }
 
     Plan build() {
+        if (!try_build()) raise_faults();
+        return std::move(plan_);
+    }
+
+    /// False: faults() says why.
+    bool try_build() {
         for (auto& fault : validate(plan_.config)) faults_.push_back(std::move(fault));
-        raise_faults();
+        if (!faults_.empty()) return false;
         place_ranks();
         choose_mode();
         choose_gin();
@@ -64,16 +76,18 @@ class Planner {
         choose_rail();
         choose_stream();
         size_rows();
-        raise_faults();
+        if (!faults_.empty()) return false;
         size_stream();
-        raise_faults();
+        if (!faults_.empty()) return false;
         size_workspace();
         size_regions();
         fit_dispatch();
         fit_combine();
-        raise_faults();
-        return std::move(plan_);
+        return faults_.empty();
     }
+
+    const std::vector<ConfigFault>& faults() const { return faults_; }
+    const Plan& plan() const { return plan_; }
 
   private:
     const MoeConfig& config() const { return plan_.config; }
@@ -84,8 +98,7 @@ class Planner {
         faults_.push_back({field, fmt::format(format, std::forward<Args>(args)...)});
     }
 
-    void raise_faults() {
-        if (faults_.empty()) return;
+    [[noreturn]] void raise_faults() {
         std::vector<std::string> lines;
         for (const auto& fault : faults_) lines.push_back(fault.text);
         raise(gin_missing_ && faults_.size() == 1 ? ErrorCode::gin_unavailable
@@ -217,12 +230,22 @@ class Planner {
         rail.team_index = topology.lsa_team_index;
         rail.channel_count = plan_.kernels.dispatch.block_count * warps;
         rail.channel_rows = rail.channel_tokens(config().max_tokens);
-        rail.publish_rows = config().publish_rows > 0 ? config().publish_rows : kPublishRows;
+        rail.publish_rows =
+            config().publish_rows > 0 ? config().publish_rows : default_publish_rows(rail);
         rail.pre_sum = config().pre_sum;
         // Rows of one token at one team: all of its choices, or one a rank.
         const std::int64_t most =
             rank_major() ? std::min(config().topk, plan_.lsa_size) : config().topk;
         rail.copy_count = rail.pre_sum == PreSum::on ? 1 : static_cast<std::int32_t>(most);
+    }
+
+    /// Larger batches over the proxy, but at least two in a full channel: forwarders hand on one
+    /// while the next is filled.
+    std::int32_t default_publish_rows(const RailShape& rail) const {
+        if (inputs_.topology.railed_gin_type != GinType::proxy) return kPublishRows;
+        const std::int64_t fitting = kProxyBatchBytes / dispatch_row_bytes(config());
+        return static_cast<std::int32_t>(std::max<std::int64_t>(
+            kPublishRows, std::min<std::int64_t>(fitting, rail.channel_rows / 2)));
     }
 
     /// Channels: as many for each block as a combine block has rings of row slots and the dispatch
@@ -390,8 +413,9 @@ class Planner {
         const std::int64_t row_bytes = dispatch_row_bytes(config());
         const std::int64_t fitting =
             std::clamp<std::int64_t>(kDefaultChunkBytes / row_bytes, 1, kDefaultChunkRows);
-        plan_.kernels.chunk_rows =
-            config().chunk_rows > 0 ? config().chunk_rows : static_cast<std::int32_t>(fitting);
+        plan_.kernels.chunk_rows = config().chunk_rows > 0
+                                       ? config().chunk_rows
+                                       : std::max(static_cast<std::int32_t>(fitting), one_put());
         if (config().mode == ExchangeMode::hybrid && hybrid() &&
             config().chunk_rows > plan_.rail.channel_rows) {
             fault("chunk_rows",
@@ -399,6 +423,11 @@ class Planner {
                   "channels); lower chunk_rows, or raise max_tokens",
                   config().chunk_rows, plan_.rail.channel_rows, tokens, plan_.rail.channel_count);
         }
+    }
+
+    /// Over the proxy, rows of a batch of the rail: it is one put.
+    std::int32_t one_put() const {
+        return inputs_.topology.railed_gin_type == GinType::proxy ? plan_.rail.publish_rows : 0;
     }
 
     void size_workspace() {
@@ -420,6 +449,7 @@ class Planner {
             .ready_block_count = plan_.stream.ready_blocks,
             .stream_ring_bytes = plan_.stream.active() ? plan_.stream.ring_layout().total_bytes : 0,
         };
+        if (words_ != nullptr) plan_.shape = *words_;
         if (plan_.gin_peer_count > 0)
             plan_.signal_count = static_cast<std::int32_t>(plan_.shape.signal_count());
         plan_.workspace = WorkspaceLayout::build(plan_.shape);
@@ -594,6 +624,7 @@ class Planner {
     }
 
     const PlanInputs& inputs_;
+    const WorkspaceShape* words_;
     Plan plan_;
     SmShare share_;
     bool small_ = false;
@@ -601,6 +632,41 @@ class Planner {
     std::uint64_t at_ = 0;
     std::vector<ConfigFault> faults_;
 };
+
+/// Adds to a hybrid plan what exclude() needs: direct mode in the same window, where GIN reaches
+/// all ranks. The rows of the two modes share their place. A direct mode that cannot be is no fault
+/// of the hybrid one.
+void add_fallback(Plan* plan, const PlanInputs& inputs) {
+    if (inputs.topology.gin_type == GinType::none) {
+        plan->fallback_reason = "GIN reaches the ranks of a rail only";
+        return;
+    }
+    MoeConfig config = plan->config;
+    config.mode = ExchangeMode::direct;
+    Planner alone(config, inputs);
+    if (!alone.try_build()) {
+        plan->fallback_reason = "direct mode: " + alone.faults().front().text;
+        return;
+    }
+    WorkspaceShape words = plan->shape;
+    words.chunk_slots = alone.plan().shape.chunk_slots;
+    Planner direct(config, inputs, &words);
+    Planner hybrid(plan->config, inputs, &words);
+    if (!direct.try_build() || !hybrid.try_build()) {
+        const auto& faults = direct.faults().empty() ? hybrid.faults() : direct.faults();
+        plan->fallback_reason = "direct mode beside it: " + faults.front().text;
+        return;
+    }
+    Plan spare = direct.plan();
+    *plan = hybrid.plan();
+    const std::uint64_t bytes = std::max(plan->window_bytes, spare.window_bytes);
+    plan->fallback_bytes = bytes - plan->window_bytes;
+    plan->window_bytes = plan->regions.total_bytes = bytes;
+    spare.window_bytes = spare.regions.total_bytes = bytes;
+    plan->gin_connection = GinConnection::full;
+    spare.mode_reason = "ranks are excluded, and rows cannot cross a rail with a gap";
+    plan->fallback = std::make_shared<const Plan>(std::move(spare));
+}
 
 }  // namespace
 
@@ -625,7 +691,9 @@ Plan make_plan(const MoeConfig& config, const PlanInputs& inputs) {
               "plan inputs: dispatch_shared_bytes is null; pass "
               "gimlet::dispatch_shared_bytes of device/kernels/launch.hpp");
     }
-    return Planner(config, inputs).build();
+    Plan plan = Planner(config, inputs).build();
+    if (plan.mode == ExchangeMode::hybrid) add_fallback(&plan, inputs);
+    return plan;
 }
 
 ExchangeArgs Plan::exchange_args() const {
@@ -635,6 +703,7 @@ ExchangeArgs Plan::exchange_args() const {
     args.peers.lsa_rank = lsa_rank;
     args.peers.lsa_size = lsa_size;
     args.peers.gin_context_count = kernels.gin_context_count;
+    args.peers.rails_only = gin_connection == GinConnection::rail ? 1 : 0;
     args.peers.deadline_ns = deadline_ns;
     args.peers.shape = shape;
     args.peers.layout = workspace;
@@ -695,6 +764,7 @@ WindowLayout Plan::window_layout() const {
     add("back_rows", rail.active() ? home_capacity() : 0, combine_row_bytes);
     add("rail_weights", rail.row_count(), rail_weight_bytes());
     add("rail_weights_send", rail.row_count(), rail_weight_bytes());
+    add("fallback", fallback_bytes > 0 ? 1 : 0, fallback_bytes);
     return layout;
 }
 
@@ -720,6 +790,7 @@ std::vector<AgreementField> Plan::agreed_fields() const {
     add("plan.signal_count", signal_count);
     add("plan.chunk_rows", kernels.chunk_rows);
     add("plan.mode", name_of(mode));
+    add("plan.fallback", fallback == nullptr ? "none" : name_of(fallback->mode));
     add("plan.channel_count", rail.channel_count);
     add("plan.channel_rows", rail.channel_rows);
     add("plan.stream_channel_count", stream.channel_count);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,9 +41,13 @@ struct Plan {
     GinConnection gin_connection = GinConnection::none;
     ExchangeMode mode = ExchangeMode::direct;  ///< never automatic
     std::string mode_reason;                   ///< why, in one line
-    RailShape rail{};                          ///< all zero in direct mode
-    StreamShape stream{};                      ///< all zero with Sync::barrier
-    std::string stream_reason;                 ///< why its rings are as long as they are
+    /// hybrid: the plan that takes this one's place when ranks are excluded: direct mode in the
+    /// same window, with the same control words and contexts. Null = exclude() is refused.
+    std::shared_ptr<const Plan> fallback;
+    std::string fallback_reason;  ///< hybrid: why there is none
+    RailShape rail{};             ///< all zero in direct mode
+    StreamShape stream{};         ///< all zero with Sync::barrier
+    std::string stream_reason;    ///< why its rings are as long as they are
 
     ExpertMap experts{};
     KernelPlan kernels{};
@@ -64,6 +69,8 @@ struct Plan {
     std::int32_t signal_count = 0;  ///< GIN signals a context
     std::uint64_t deadline_ns = 0;
     std::uint64_t window_bytes = 0;
+    /// hybrid: what the fallback's rows need beyond those of the rail, at the end of the window.
+    std::uint64_t fallback_bytes = 0;
 
     /// Skews that lie beside each other in the window, see RegionOffsets.
     std::int32_t skew_steps() const {

@@ -40,6 +40,10 @@ std::string Plan::text() const {
             "  rail      {} teams, {} channels of {} tokens, tails every {} rows, pre-sum {}\n",
             rail.team_count, rail.channel_count, rail.channel_rows, rail.publish_rows,
             rail.pre_sum == PreSum::on ? "on" : "off");
+        std::string spare = fallback != nullptr ? "direct when ranks are excluded"
+                                                : "none, exclude() is refused: " + fallback_reason;
+        if (spare.size() > 86) spare = spare.substr(0, 83) + "...";
+        out += fmt::format("  fallback  {}\n", spare);
     }
     if (stream.active()) {
         out += fmt::format(
@@ -82,6 +86,7 @@ std::string Plan::json() const {
                     hash(), rank, lsa_rank, gin_peer_count);
     out += fmt::format("\"mode\":{},\"mode_reason\":{},", json_quote(name_of(mode)),
                        json_quote(mode_reason));
+    out += fmt::format("\"fallback_reason\":{},", json_quote(fallback_reason));
     out += fmt::format("\"worst_case_rows\":{},\"deadline_ns\":{},\"agreed\":{{", worst_case_rows,
                        deadline_ns);
     bool first = true;

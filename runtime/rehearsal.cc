@@ -153,6 +153,7 @@ DispatchInputs Rehearsal::dispatch_inputs() const {
                                 : static_cast<const void*>(indices32_.get());
     inputs.weights = options_.weights == Part::present ? weights_.get() : nullptr;
     inputs.token_count = table_.ranks[size(exchange_.rank())].token_count;
+    inputs.deadline_ns = options_.deadline_ns;
     return inputs;
 }
 
@@ -332,6 +333,7 @@ void Rehearsal::combine(cudaStream_t stream) {
     inputs.out = out_.get();
     inputs.bias = options_.bias == Part::present ? bias_.get() : nullptr;
     inputs.weights = options_.combine_weights == Part::present ? weights_.get() : nullptr;
+    inputs.deadline_ns = options_.deadline_ns;
     exchange_.combine(inputs, routing_, stream);
 }
 

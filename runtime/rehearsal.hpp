@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,7 @@ struct RehearsalOptions {
     Part combine_weights = Part::absent;  ///< expert_major: rows are weighted in combine
     std::vector<int>
         excluded;  ///< ranks that the Runtime has excluded: nothing of theirs must come
+    std::optional<std::uint64_t> deadline_ns;  ///< of this rank's calls; unset = the Exchange's
 };
 
 /// One rank's side of steps of one Exchange with one routing. Every rank has the same table. The

@@ -381,10 +381,12 @@ GroupReport Runtime::exclude(std::span<const int> ranks, std::shared_ptr<Bootstr
               size() - 1);
     }
     for (const Exchange* exchange : core_->open_exchanges) {
-        if (exchange->plan().rail.pair_count() == 0) continue;
+        const Plan& plan = exchange->plan();
+        if (!plan.rail.active() || plan.fallback != nullptr) continue;
         raise(ErrorCode::not_supported, rank(),
-              "exclude: a hybrid Exchange is open, whose rows travel over other ranks; abort() it "
-              "first, or use direct ones");
+              "exclude: a hybrid Exchange is open, whose rows travel over other ranks, and direct "
+              "mode cannot take its place ({}); abort() it first",
+              plan.fallback_reason);
     }
     std::vector<int> members;  // by their rank in the present bootstrap
     std::vector<int> left;
@@ -414,6 +416,7 @@ GroupReport Runtime::exclude(std::span<const int> ranks, std::shared_ptr<Bootstr
     core_->bootstrap = std::move(survivors);
     core_->live_ranks = std::move(left);
     log(LogLevel::warn, rank(), "ranks {} are excluded", format_ranks(core_->excluded_ranks()));
+    for (Exchange* exchange : core_->open_exchanges) exchange->leave_rails();
     return recover();
 }
 
@@ -426,6 +429,7 @@ void Runtime::close() {
     }
     const DeviceGuard guard(core_->communicator->device(), rank());
     core_->wait_for_all("the end of the Runtime");
+    core_->barrier_guard.settle();
     core_->release_barrier();
     if (core_->excluded_ranks().empty()) {
         core_->communicator->close();
@@ -438,6 +442,7 @@ void Runtime::abort() noexcept {
     if (core_->communicator == nullptr || !core_->communicator->is_open()) return;
     if (!core_->busy()) {
         core_->communicator->abort();
+        free_idle_leftovers(*core_);
         return;
     }
     // NCCL would take its memory away below kernels that run.

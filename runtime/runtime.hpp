@@ -99,8 +99,12 @@ class Runtime {
     /// and nobody waits for them. Their experts count as masked, their tokens are missing;
     /// Received::partial, StepCounts::partial and RoutingView::dropped say so. Ranks to be excluded
     /// are dead or have stopped: one whose kernels still run may write into the others' buffers.
+    /// A hybrid Exchange goes on in direct mode, in the same window: Exchange::plan() is then
+    /// another one and says why, addresses of rows stay, sums are those of direct mode, and graphs
+    /// that were captured before are refused (Error(invalid_usage)).
     /// `survivors` is a bootstrap of those that are left, in the old order; null = the Runtime's
-    /// own makes one (Error(not_supported) if it cannot, and while a hybrid Exchange is open).
+    /// own makes one (Error(not_supported) if it cannot, and while a hybrid Exchange without
+    /// Plan::fallback is open).
     /// Afterwards no new Exchange can be created, and close() aborts the communicator. Naming no
     /// rank that is left is the same as recover(). Ranks that name different ones hear it at once
     /// (Error(config_mismatch) with both lists); nothing has changed then.

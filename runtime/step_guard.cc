@@ -245,4 +245,16 @@ GroupReport StepGuard::recover(const CapturedParity& captured, StepPosition* pos
     return report;
 }
 
+void StepGuard::settle() {
+    const auto failures = core_->bootstrap->all_gather_values(failed() ? 1 : 0);
+    if (std::find(failures.begin(), failures.end(), 1) == failures.end()) return;
+    try {
+        StepPosition position;
+        (void)recover({}, &position);
+    } catch (const Error& error) {
+        log(LogLevel::warn, peers_.rank, "{}: closed after a failure: {}", subject_,
+            error.message());
+    }
+}
+
 }  // namespace gimlet

@@ -73,6 +73,11 @@ class StepGuard {
     /// rank's. If it fails on one rank, it fails on all, and the window stays failed.
     GroupReport recover(const CapturedParity& captured, StepPosition* position);
 
+    /// Collective over the ranks that are left, all of whose devices are idle: if a step has failed
+    /// on any of them, returns when nothing of it is on its way any more. For the end of the
+    /// window, which is no longer usable; a recovery that fails is logged.
+    void settle();
+
   private:
     void learn(ErrorCode code, std::string report);
     GroupReport collect_reports() const;

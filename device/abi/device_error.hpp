@@ -60,6 +60,9 @@ enum class DeviceFault : std::uint32_t {
     peer_refused = 6,         ///< a peer found a fault in its own input and sent nothing
     host_refused = 7,         ///< this rank's host found a fault in the arguments of the call
     wrong_buffer = 8,         ///< a graph was launched in a step of the other parity than captured
+    cut_short = 9,    ///< another rank has reported a wait in vain: this one ended before its own
+                      ///< deadline
+    rails_left = 10,  ///< a graph of hybrid mode was launched after ranks had been excluded
 };
 
 constexpr const char* name_of(DeviceFault fault) {
@@ -73,6 +76,8 @@ constexpr const char* name_of(DeviceFault fault) {
         case DeviceFault::peer_refused: return "peer_refused";
         case DeviceFault::host_refused: return "host_refused";
         case DeviceFault::wrong_buffer: return "wrong_buffer";
+        case DeviceFault::cut_short: return "cut_short";
+        case DeviceFault::rails_left: return "rails_left";
     }
     return "?";
 }
@@ -93,9 +98,14 @@ struct DeviceError {
     std::uint64_t expected;
     std::uint64_t seen;
     std::uint64_t elapsed_ns;
+    /// Number, among all dispatches and combines of the window, of the first step that this rank
+    /// knows to have failed: its own, or that of the rank whose report ended its wait. The same on
+    /// all ranks. 0 outside of an Exchange.
+    std::uint64_t step;
 };
-static_assert(sizeof(DeviceError) == 64);
+static_assert(sizeof(DeviceError) == 72);
 static_assert(offsetof(DeviceError, epoch) == 32);
+static_assert(offsetof(DeviceError, step) == 64);
 
 inline constexpr std::uint32_t kDeviceErrorFree = 0;
 inline constexpr std::uint32_t kDeviceErrorClaimed = 1;

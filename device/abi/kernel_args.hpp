@@ -33,10 +33,10 @@ struct PeerHandles {
     std::int32_t lsa_rank;
     std::int32_t lsa_size;
     std::int32_t gin_context_count;  ///< contexts this kernel may use; 0 = GIN absent
-    std::uint32_t padding;
-    std::uint64_t deadline_ns;  ///< per wait, 0 = none
-    DeviceError* error;         ///< host-mapped, one a rank
-    EventSlot* events;          ///< host-mapped ring [kEventRingSize], or null = off
+    std::uint32_t rails_only;        ///< nonzero: GIN reaches the ranks of this rail only
+    std::uint64_t deadline_ns;       ///< per wait, 0 = none
+    DeviceError* error;              ///< host-mapped, one a rank
+    EventSlot* events;               ///< host-mapped ring [kEventRingSize], or null = off
     WorkspaceShape shape;
     WorkspaceLayout layout;  ///< offsets of the control words in the window
     /// Window bases of the LSA team, as the host's getter gives them, for teams of up to

@@ -6,8 +6,8 @@
 namespace gimlet {
 
 /// Who owns which GIN signal id. Ids are per context, and each id is added to by exactly one sender
-/// (the rank in its name), so shadows never race. A purpose may use several contexts; each
-/// (context, id) has its own word.
+/// (the rank in its name; but see alarm), so shadows never race. A purpose may use several
+/// contexts; each (context, id) has its own word.
 struct SignalMap {
     std::int32_t rank_count;
 
@@ -29,8 +29,12 @@ struct SignalMap {
     /// Sum = number of the newest recovery that `sender` has entered; strong, on every context.
     constexpr std::uint32_t fence(std::int32_t sender) const { return id(6, sender); }
 
+    /// Some rank's report has landed, or soon will; context 0, weak. All ranks add to it: it only
+    /// says that the report board is worth a look.
+    constexpr std::uint32_t alarm() const { return id(7, 0); }
+
     /// Signals a context must have.
-    constexpr std::uint32_t signal_count() const { return id(7, 0); }
+    constexpr std::uint32_t signal_count() const { return id(7, 0) + 1; }
 
   private:
     constexpr std::uint32_t id(std::uint32_t purpose, std::int32_t sender) const {

@@ -74,8 +74,10 @@ struct WorkspaceLayout {
     std::uint64_t send_chunks;      ///< [L] u32[chunk_slots]: rows written per send chunk
     std::uint64_t reports;      ///< [P] DeviceError[R]: report board, entry r is rank r's record
     std::uint64_t report_send;  ///< [L] DeviceError: own record, source of GIN puts
-    std::uint64_t count_rail;   ///< [P] u64[kBufferCount][teams][count_row_words]: count rows of
-                                ///< this rail, handed on to count_rows of this team
+    std::uint64_t alarm;  ///< [P] u64: nonzero = the board holds a report of an LSA peer; zeroed by
+                          ///< recoveries only
+    std::uint64_t count_rail;  ///< [P] u64[kBufferCount][teams][count_row_words]: count rows of
+                               ///< this rail, handed on to count_rows of this team
     std::uint64_t excluded;  ///< [L] u64[kRankSetWords]: ranks that are neither served nor awaited;
                              ///< changed by recoveries only
     std::uint64_t stream_ends;   ///< [P] u64[rings]: epoch << 32 | rows that a ring carries in it
@@ -109,6 +111,7 @@ struct WorkspaceLayout {
         layout.send_chunks = place(static_cast<std::uint64_t>(shape.chunk_slots) * 4);
         layout.reports = place(ranks * sizeof(DeviceError));
         layout.report_send = place(sizeof(DeviceError));
+        layout.alarm = place(8);
         layout.count_rail =
             place(kBufferCount * static_cast<std::uint64_t>(shape.rail_team_count) * row * 8);
         layout.excluded = place(kRankSetWords * 8);

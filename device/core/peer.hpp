@@ -10,7 +10,6 @@
 
 #include "device/abi/kernel_args.hpp"
 #include "device/core/platform.hpp"
-#include "device/core/wait.hpp"
 
 namespace gimlet::device {
 
@@ -30,9 +29,10 @@ GIMLET_DEVICE bool on_rail(const PeerHandles& peers, std::int32_t rank) {
     return rank % peers.lsa_size == peers.lsa_rank;
 }
 
-/// Whether `rank` (world) is reached by GIN: hybrid exchanges connect rails only.
+/// Whether `rank` (world) is reached by GIN.
 GIMLET_DEVICE bool is_gin_peer(const PeerHandles& peers, std::int32_t rank) {
-    return !is_lsa_peer(peers, rank) && (peers.shape.rail_team_count == 0 || on_rail(peers, rank));
+    return peers.gin_context_count > 0 && !is_lsa_peer(peers, rank) &&
+           (peers.rails_only == 0 || on_rail(peers, rank));
 }
 
 /// How many ranks nobody serves or awaits any more. Changes only between kernels.
@@ -98,12 +98,6 @@ GIMLET_DEVICE ncclTeam world_team(const PeerHandles& peers) {
 /// must be the kernel's own argument: the result refers to its dev_comm.
 GIMLET_DEVICE ncclGin gin_context(const PeerHandles& peers, int context) {
     return ncclGin(peers.dev_comm, context, NCCL_GIN_RESOURCE_SHARING_GPU);
-}
-
-/// The waits of one step of this rank. `poison` may be null.
-GIMLET_DEVICE WaitScope wait_scope(const PeerHandles& peers, Tag tag, Primitive primitive,
-                                   std::uint64_t epoch, std::uint64_t* poison) {
-    return WaitScope{peers.deadline_ns, peers.error, poison, epoch, peers.rank, tag, primitive};
 }
 
 }  // namespace gimlet::device

@@ -6,17 +6,20 @@
 #include <cstdint>
 
 #include "device/abi/device_error.hpp"
+#include "device/abi/kernel_args.hpp"
+#include "device/core/alarm.hpp"
 #include "device/core/clock.hpp"
 #include "device/core/group.hpp"
 #include "device/core/memory.hpp"
 #include "device/core/mutation.hpp"
+#include "device/core/peer.hpp"
 #include "device/core/platform.hpp"
 
 namespace gimlet::device {
 
 /// `ok`: the condition holds. `timed_out`: this wait outlived its deadline and has reported it.
-/// `aborted`: another wait of the same step has failed. After the last two nothing may be
-/// published.
+/// `aborted`: another wait of the same step has failed, here or on another rank. After the last two
+/// nothing may be published.
 enum class WaitStatus : int { ok = 0, timed_out = 1, aborted = 2 };
 
 /// What all waits of one step share.
@@ -32,6 +35,10 @@ struct WaitScope {
     /// GPU (or a CPU that plays one) may be taken away for longer than the deadline, while the peer
     /// was in time.
     std::uint32_t patience = 2;
+    /// Whose report board is looked at, so that all ranks end at the first expiry of a step; null =
+    /// nobody's. Must be the kernel's own argument.
+    const PeerHandles* group = nullptr;
+    std::uint64_t step = 0;  ///< see DeviceError::step; only with `group`
 };
 
 /// What one wait waits for; only reported.
@@ -40,6 +47,12 @@ struct WaitTarget {
     std::int32_t context;  ///< GIN context or channel, -1 = none
     std::uint64_t expected;
 };
+
+/// The waits of one step of this rank. `poison` may be null.
+GIMLET_DEVICE WaitScope wait_scope(const PeerHandles& peers, Tag tag, Primitive primitive,
+                                   std::uint64_t epoch, std::uint64_t* poison) {
+    return WaitScope{peers.deadline_ns, peers.error, poison, epoch, peers.rank, tag, primitive};
+}
 
 /// The same step, as seen by a primitive that it calls.
 GIMLET_DEVICE WaitScope for_primitive(const WaitScope& scope, Primitive primitive) {
@@ -60,6 +73,8 @@ inline constexpr std::uint32_t kPollsPerCheck = 2;
 inline constexpr std::uint32_t kTightPolls = 32;
 inline constexpr std::uint32_t kPollsPerCheck = 64;
 #endif
+/// Looks at the clock between two at the report board (a power of two).
+inline constexpr std::uint32_t kChecksPerAlarm = 8;
 inline constexpr std::uint32_t kBackoffNs = 64;
 
 }  // namespace detail
@@ -101,6 +116,7 @@ GIMLET_DEVICE_COLD void report_fault(WaitScope scope, WaitTarget target, DeviceF
     error->expected = target.expected;
     error->seen = seen;
     error->elapsed_ns = elapsed_ns;
+    error->step = scope.step;
     store_release<Scope::system>(&error->state, kDeviceErrorComplete);
 }
 
@@ -109,6 +125,7 @@ namespace detail {
 struct WaitClock {
     std::uint64_t start_ns = 0;
     std::uint32_t expired = 0;  ///< looks that found the deadline expired
+    std::uint32_t looks = 0;
     WaitStatus status = WaitStatus::ok;
 };
 
@@ -121,6 +138,19 @@ GIMLET_DEVICE_COLD WaitClock check_deadline(WaitScope scope, WaitTarget target, 
         return clock;
     }
     const std::uint64_t elapsed_ns = now_ns() - clock.start_ns;
+    if (scope.group != nullptr && clock.looks++ % kChecksPerAlarm == 0) {
+        const BoardVerdict verdict = ask_board(*scope.group, scope.step);
+        if (verdict.fault != DeviceFault::none) {
+            // Whoever is not reached by the first report hears of the same failure from this one.
+            scope.step = verdict.step;
+            if (verdict.fault == DeviceFault::peer_refused)
+                target = WaitTarget{verdict.peer, -1, scope.epoch};
+            report_fault(scope, target, verdict.fault, seen, elapsed_ns);
+            poison_step(scope);
+            clock.status = WaitStatus::aborted;
+            return clock;
+        }
+    }
     if (scope.deadline_ns == 0 || mutated(Mutant::wait_for_ever)) return clock;
     if (elapsed_ns < scope.deadline_ns) return clock;
     if (++clock.expired < scope.patience) return clock;
@@ -141,9 +171,11 @@ GIMLET_DEVICE_COLD WaitClock check_deadline(WaitScope scope, WaitTarget target, 
 /// Cost: a probe that holds at once costs no more than the probe. Later polls pause for 64 ns, so
 /// `seen` is stale by about that much.
 /// Deadline: every 64 polls looks at the clock, and at the poison word, where a failure of another
-/// wait of this step ends this one (`aborted`). After `patience` looks beyond the deadline the
-/// error record is filled, the step is poisoned, and the result is `timed_out`. The verdict of a
-/// group is made by warp_ok or block_ok.
+/// wait of this step ends this one (`aborted`). With WaitScope::group, every 512 polls at the
+/// alarm, where a wait in vain of another rank does so (in this step or one before it), or its
+/// report of a refusal, after the record has been filled (`cut_short`, `peer_refused`). After
+/// `patience` looks beyond the deadline the error record is filled, the step is poisoned, and the
+/// result is `timed_out`. The verdict of a group is made by warp_ok or block_ok.
 template <class Probe>
 GIMLET_DEVICE WaitStatus wait_until(const WaitScope& scope, const WaitTarget& target,
                                     Probe&& probe) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/core/peer.hpp"
+#include "device/core/wait.hpp"
 #include "device/kernels/bench_timer.hpp"
 
 namespace gimlet::device {

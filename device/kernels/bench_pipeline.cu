@@ -7,6 +7,7 @@
 #include "device/core/group.hpp"
 #include "device/core/memory.hpp"
 #include "device/core/peer.hpp"
+#include "device/core/wait.hpp"
 #include "device/kernels/bench_timer.hpp"
 #include "device/kernels/launch.hpp"
 #include "device/kernels/launch_detail.hpp"

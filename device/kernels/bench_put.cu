@@ -3,6 +3,7 @@
 #include "device/core/bulk.hpp"
 #include "device/core/memory.hpp"
 #include "device/core/peer.hpp"
+#include "device/core/wait.hpp"
 #include "device/kernels/bench_timer.hpp"
 #include "device/kernels/launch.hpp"
 #include "device/kernels/launch_detail.hpp"

@@ -30,6 +30,7 @@ struct CombineContext {
     std::uint32_t* verdict;
     EpochWords* epochs;
     std::uint64_t epoch;
+    std::uint64_t step;  ///< number among all steps of the window
     std::int32_t parity;
     std::uint32_t excluded_ranks;  ///< how many there are
     bool failed;                   ///< an earlier step has failed; threads may see this differently
@@ -43,6 +44,7 @@ struct CombineContext {
         verdict = reinterpret_cast<std::uint32_t*>(shared + layout.verdict);
         epochs = reinterpret_cast<EpochWords*>(peers.local + peers.layout.epochs);
         epoch = epochs->combine + 1;
+        step = epochs->dispatch + epochs->combine + 1;
         excluded_ranks = epochs->excluded_count;
         failed = failed_before(epochs);
         parity =
@@ -57,7 +59,11 @@ struct CombineContext {
         return args.expected_parity >= 0 && args.expected_parity != parity;
     }
     /// This rank gives nothing in this step.
-    GIMLET_DEVICE bool refuses() const { return failed || wrong_buffer() || args.refuse != 0; }
+    GIMLET_DEVICE bool refuses() const {
+        return failed || wrong_buffer() || args.refuse != 0 || rails_left();
+    }
+    /// The launch is older than an exclusion, after which the Exchange left hybrid mode.
+    GIMLET_DEVICE bool rails_left() const { return R == Reach::rail && excluded_ranks != 0; }
     GIMLET_DEVICE bool tells_refusal() const {
         return device::tells_refusal(&epochs->combine_refused, epoch);
     }
@@ -94,8 +100,15 @@ struct CombineContext {
         return a / peers.lsa_size == b / peers.lsa_size;
     }
     GIMLET_DEVICE WaitScope wait_scope(Primitive primitive) const {
-        return WaitScope{peers.deadline_ns, peers.error, &epochs->combine_poison, epoch, peers.rank,
-                         Tag::combine,      primitive};
+        return WaitScope{.deadline_ns = peers.deadline_ns,
+                         .error = peers.error,
+                         .poison = &epochs->combine_poison,
+                         .epoch = epoch,
+                         .rank = peers.rank,
+                         .tag = Tag::combine,
+                         .primitive = primitive,
+                         .group = &peers,
+                         .step = step};
     }
     GIMLET_DEVICE bool poisoned() const {
         return load_relaxed<Scope::gpu>(&epochs->combine_poison) == epoch;

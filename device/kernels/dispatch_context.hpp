@@ -65,6 +65,7 @@ struct DispatchContext {
     std::uint32_t* verdict;
     EpochWords* epochs;
     std::uint64_t epoch;
+    std::uint64_t step;  ///< number among all steps of the window
     std::int32_t parity;
     std::uint32_t excluded_ranks;  ///< how many there are
     bool failed;                   ///< an earlier step has failed; threads may see this differently
@@ -98,6 +99,7 @@ struct DispatchContext {
         verdict = reinterpret_cast<std::uint32_t*>(shared + layout.verdict);
         epochs = reinterpret_cast<EpochWords*>(peers.local + peers.layout.epochs);
         epoch = epochs->dispatch + 1;
+        step = epochs->dispatch + epochs->combine + 1;
         excluded_ranks = epochs->excluded_count;
         failed = failed_before(epochs);
         parity =
@@ -137,7 +139,11 @@ struct DispatchContext {
         return args.expected_parity >= 0 && args.expected_parity != parity;
     }
     /// This rank sends nothing in this step, whatever its tokens are.
-    GIMLET_DEVICE bool refuses() const { return failed || wrong_buffer() || args.refuse != 0; }
+    GIMLET_DEVICE bool refuses() const {
+        return failed || wrong_buffer() || args.refuse != 0 || rails_left();
+    }
+    /// The launch is older than an exclusion, after which the Exchange left hybrid mode.
+    GIMLET_DEVICE bool rails_left() const { return R == Reach::rail && excluded_ranks != 0; }
     GIMLET_DEVICE bool tells_refusal() const {
         return device::tells_refusal(&epochs->dispatch_refused, epoch);
     }
@@ -195,9 +201,15 @@ struct DispatchContext {
 
     GIMLET_DEVICE void note(EventKind kind) const { note_event(peers, Tag::dispatch, epoch, kind); }
     GIMLET_DEVICE WaitScope wait_scope(Primitive primitive) const {
-        return WaitScope{
-            peers.deadline_ns, peers.error, &epochs->dispatch_poison, epoch, peers.rank,
-            Tag::dispatch,     primitive};
+        return WaitScope{.deadline_ns = peers.deadline_ns,
+                         .error = peers.error,
+                         .poison = &epochs->dispatch_poison,
+                         .epoch = epoch,
+                         .rank = peers.rank,
+                         .tag = Tag::dispatch,
+                         .primitive = primitive,
+                         .group = &peers,
+                         .step = step};
     }
     /// Marks the step as failed: other blocks stop waiting and nobody announces the step's rows.
     GIMLET_DEVICE void poison() const {

@@ -216,7 +216,11 @@ GIMLET_DEVICE BlockSum sum_over_blocks(const DispatchContext<R>& ctx, std::int32
     const auto* rows =
         reinterpret_cast<const std::uint64_t*>(ctx.peers.local + ctx.peers.layout.block_counts) +
         static_cast<std::int64_t>(ctx.parity) * ctx.peers.shape.block_count * words + word;
-    const WaitScope scope = ctx.wait_scope(Primitive::count_exchange);
+    // Own blocks publish before they wait for others. Whatever ends a wait for others (poison, the
+    // board) must not end this one: peers would be told of a refusal that is none.
+    WaitScope scope = ctx.wait_scope(Primitive::count_exchange);
+    scope.poison = nullptr;
+    scope.group = nullptr;
     const WaitTarget target{ctx.peers.rank, -1, ctx.epoch};
     BlockSum out{0, WaitStatus::ok, false};
     GIMLET_ROLLED
@@ -240,7 +244,10 @@ GIMLET_DEVICE BlockSum sum_over_blocks(const DispatchContext<R>& ctx, std::int32
             }
             return all;
         });
-        if (status != WaitStatus::ok) out.status = status;
+        if (status != WaitStatus::ok) {
+            out.status = status;
+            ctx.poison();
+        }
         GIMLET_UNROLL
         for (std::int32_t i = 0; i < kAhead; ++i) {
             const auto low = static_cast<std::uint32_t>(value[i]);

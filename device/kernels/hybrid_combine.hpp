@@ -83,8 +83,10 @@ GIMLET_DEVICE void announce_on_rail(const RailCombine& ctx) {
     const ncclGin gin = gin_context(ctx.peers, ctx.contexts().notify_context());
     GIMLET_ROLLED
     for (std::int32_t i = thread_index(); i < rail.peer_count(); i += block_threads()) {
+        const std::int32_t peer = rail_peer(ctx.exchange, i * rail.channel_count);
+        if (ctx.excluded(peer)) continue;
         gin.signal(
-            world_team(ctx.peers), rail_peer(ctx.exchange, i * rail.channel_count),
+            world_team(ctx.peers), peer,
             ncclGin_WeakSignalAdd{ctx.signals().combine_ready(ctx.peers.rank), ready + mark});
     }
 }

@@ -43,29 +43,70 @@ GIMLET_DEVICE void hand_on_count_row(const RailDispatch& ctx, std::int32_t team)
     }
 }
 
-/// The count rows of this rail go on to all members of this team; sources are dealt to the warps of
-/// the grid. Then waits for the headers of the team's own members, so that a rank that does not
-/// come is named by its team and its rail, not somebody whose row it would have handed on. Whole
-/// block; block-uniform verdict.
-GIMLET_DEVICE bool hand_on_counts(const RailDispatch& ctx) {
+/// The teams whose count rows one warp hands on: bit i of `pending` is team first + i * stride.
+struct CountTeams {
+    std::int32_t first;
+    std::int32_t stride;
+    std::uint32_t pending;
+
+    GIMLET_DEVICE std::int32_t team(std::int32_t i) const { return first + i * stride; }
+    GIMLET_DEVICE std::int32_t source(const RailDispatch& ctx, std::int32_t i) const {
+        return team(i) * ctx.peers.lsa_size + ctx.peers.lsa_rank;
+    }
+};
+
+/// Waits until the count row of one of the pending teams is here; tells in `index` which. One
+/// thread.
+GIMLET_DEVICE WaitStatus await_count_row(const RailDispatch& ctx, const CountTeams& teams,
+                                         std::int32_t& index) {
     const SignalShadow shadow(ctx.peers);
+    const std::int32_t context = ctx.contexts().notify_context();
+    const ncclGin gin = gin_context(ctx.peers, context);
+    const std::int32_t lowest = teams.source(ctx, __ffs(static_cast<int>(teams.pending)) - 1);
+    const WaitTarget target{lowest, context,
+                            shadow.expected(context, ctx.signals().count_row(lowest)) + 1};
+    return wait_until(ctx.wait_scope(Primitive::count_exchange), target, [&](std::uint64_t& seen) {
+        GIMLET_ROLLED
+        for (std::uint32_t left = teams.pending; left != 0; left &= left - 1) {
+            const std::int32_t i = __ffs(static_cast<int>(left)) - 1;
+            const std::uint32_t signal = ctx.signals().count_row(teams.source(ctx, i));
+            const std::uint64_t word = gin.readSignal(signal, 64, cuda::memory_order_acquire);
+            if (left == teams.pending) seen = word;
+            const std::uint64_t wanted =
+                shadow.expected(context, signal) + mutate(Mutant::rail_count_not_awaited, 1, 0);
+            if (static_cast<std::int64_t>(word - wanted) < 0) continue;
+            index = i;
+            return true;
+        }
+        return false;
+    });
+}
+
+/// The count rows of this rail go on to all members of this team, in the order in which they come:
+/// one that does not come holds up no other. Teams are dealt to the warps of the grid. Then waits
+/// for the headers of the team's own members, so that a rank that does not come is named by its
+/// team and its rail, not somebody whose row it would have handed on. Whole block; block-uniform
+/// verdict.
+GIMLET_DEVICE bool hand_on_counts(const RailDispatch& ctx) {
     const WaitScope scope = ctx.wait_scope(Primitive::count_exchange);
     const std::int32_t own = ctx.exchange.rail.team_index;
+    const std::int32_t stride = warp_count() * block_count();
     bool good = true;
     GIMLET_ROLLED
-    for (std::int32_t team = warp_index() * block_count() + block_index();
-         team < ctx.exchange.rail.team_count; team += warp_count() * block_count()) {
-        if (team == own) continue;
-        const std::int32_t source = team * ctx.peers.lsa_size + ctx.peers.lsa_rank;
-        WaitStatus status = WaitStatus::ok;
-        if (elect() && !mutated(Mutant::rail_count_not_awaited)) {
-            status = shadow.wait_meet(scope, source, ctx.contexts().notify_context(),
-                                      ctx.signals().count_row(source), 1);
-        }
-        if (warp_ok(status)) {
-            hand_on_count_row(ctx, team);
-        } else {
-            good = false;
+    for (std::int32_t first = warp_index() * block_count() + block_index();
+         first < ctx.exchange.rail.team_count && good; first += kWarpSize * stride) {
+        CountTeams teams{first, stride, 0};
+        const std::int32_t mine = teams.team(lane_index());
+        teams.pending = warp_ballot(mine < ctx.exchange.rail.team_count && mine != own);
+        GIMLET_ROLLED
+        while (teams.pending != 0 && good) {
+            WaitStatus status = WaitStatus::ok;
+            std::int32_t index = 0;
+            if (elect()) status = await_count_row(ctx, teams, index);
+            good = warp_ok(status);
+            index = shuffle(index, 0);
+            if (good) hand_on_count_row(ctx, teams.team(index));
+            teams.pending &= ~(1u << index);
         }
     }
     GIMLET_ROLLED

@@ -3,6 +3,7 @@
 #include "device/core/group.hpp"
 #include "device/core/memory.hpp"
 #include "device/core/peer.hpp"
+#include "device/core/wait.hpp"
 #include "device/kernels/launch.hpp"
 #include "device/kernels/launch_detail.hpp"
 #include "device/sync/signal_shadow.hpp"
@@ -41,7 +42,7 @@ GIMLET_GLOBAL void collect_kernel(const GIMLET_GRID_CONSTANT CollectArgs args) {
                 return static_cast<std::uint32_t>(seen) == kDeviceErrorComplete;
             });
         } else if (!is_gin_peer(peers, rank)) {
-            continue;  // hybrid: the report goes to its team and its rail
+            continue;  // rails only: the report goes to its team and its rail
         } else {
             status = shadow.wait_meet(scope, rank, contexts.notify_context(),
                                       SignalMap{peers.rank_count}.report(rank), 1);
@@ -111,8 +112,9 @@ GIMLET_DEVICE void reset_words(const RecoverArgs& args) {
         peers, layout.ready_rows,
         std::uint64_t{kReadySets} * static_cast<std::uint64_t>(shape.ready_block_count), 0);
     reset_rings(peers, args.dispatch_epoch);
+    // Not report_send: own puts from there have landed when all ranks are here, and no sooner.
     fill<std::uint64_t>(peers, layout.reports, ranks * sizeof(DeviceError) / 8, 0);
-    fill<std::uint64_t>(peers, layout.report_send, sizeof(DeviceError) / 8, 0);
+    fill<std::uint64_t>(peers, layout.alarm, 1, 0);
     if (thread_index() != 0) return;
     auto* epochs = local_word<EpochWords>(peers, layout.epochs);
     const std::uint64_t events = epochs->event_count;
@@ -174,7 +176,7 @@ GIMLET_GLOBAL void recover_kernel(const GIMLET_GRID_CONSTANT RecoverArgs args) {
     for (std::int32_t i = thread_index(); i < peers.gin_context_count * count;
          i += block_threads()) {
         const auto signal = static_cast<std::uint32_t>(i % count);
-        const bool fence = signal >= map.fence(0) && signal < map.signal_count();
+        const bool fence = signal >= map.fence(0) && signal < map.fence(peers.rank_count);
         if (args.fence == 0 || !fence) shadow.take_as_is(i / count, signal);
     }
     reset_words(args);

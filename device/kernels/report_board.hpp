@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/channel/context_map.hpp"
+#include "device/core/alarm.hpp"
 #include "device/core/event_ring.hpp"
 #include "device/core/group.hpp"
 #include "device/core/memory.hpp"
@@ -15,21 +16,22 @@
 // steps queued behind it from waiting for their own deadlines.
 namespace gimlet::device {
 
+static_assert(ContextMap{1}.notify_context() == kReportContext &&
+              ContextMap{4}.notify_context() == kReportContext);
+
 /// True between a failed step and the recovery. Another kernel of the rank may be storing it: let
 /// one thread of a block ask for all.
 GIMLET_DEVICE bool failed_before(const EpochWords* epochs) {
     return load_relaxed<Scope::gpu>(&epochs->failed) != 0;
 }
 
-/// Fails a step before it began: an earlier one failed (that record stands), the host refused the
-/// arguments, or the addresses belong to the other buffer. One thread.
+/// Fails a step before it began: `fault` is none if an earlier one failed (that record stands). One
+/// thread.
 GIMLET_DEVICE_COLD void refuse_step(WaitScope scope, std::int32_t expected_parity,
-                                    bool failed_before, bool host_refused) {
-    if (!failed_before) {
+                                    DeviceFault fault) {
+    if (fault != DeviceFault::none) {
         const WaitTarget target{-1, -1, static_cast<std::uint64_t>(expected_parity)};
-        report_fault(scope, target,
-                     host_refused ? DeviceFault::host_refused : DeviceFault::wrong_buffer,
-                     scope.epoch, 0);
+        report_fault(scope, target, fault, scope.epoch, 0);
     }
     poison_step(scope);
 }
@@ -38,8 +40,11 @@ GIMLET_DEVICE_COLD void refuse_step(WaitScope scope, std::int32_t expected_parit
 template <class Context>
 GIMLET_DEVICE bool refuse_if_asked(const Context& ctx) {
     if (!ctx.refuses()) return false;
-    refuse_step(ctx.wait_scope(Primitive::none), ctx.args.expected_parity, ctx.failed,
-                ctx.args.refuse != 0);
+    const DeviceFault fault = ctx.failed             ? DeviceFault::none
+                              : ctx.args.refuse != 0 ? DeviceFault::host_refused
+                              : ctx.rails_left()     ? DeviceFault::rails_left
+                                                     : DeviceFault::wrong_buffer;
+    refuse_step(ctx.wait_scope(Primitive::none), ctx.args.expected_parity, fault);
     return true;
 }
 
@@ -59,26 +64,29 @@ GIMLET_DEVICE_COLD void peer_refused(WaitScope scope, std::int32_t peer) {
     poison_step(scope);
 }
 
-/// Copies this rank's record to the report board of every rank: LSA peers by stores (release,
-/// system scope), the others by one put with a weak signal each (hybrid: those of this rail).
+/// Copies this rank's record to the report board of every rank, and raises the alarm there: LSA
+/// peers by stores (release, system scope), the others by one put with a weak signal and one more
+/// signal each. With rails only, these are the ranks of the rail: what they report in turn, because
+/// the alarm ends their waits, reaches the others.
 ///
 /// Who: all threads of one block, converged; at most once between two recoveries (the GIN source is
 /// not flushed).
 /// Before: the record is complete, or there is none: then nothing is sent. Nobody waits for a
-/// report but the host's collect kernel, with a deadline of its own.
+/// report but the host's collect kernel, with a deadline of its own; waits of the others end
+/// when they see it (core/alarm.hpp).
 template <Reach R>
 GIMLET_DEVICE_COLD void share_report(const PeerHandles& peers) {
     constexpr int kWords = static_cast<int>(sizeof(DeviceError) / 8);
     if (peers.error == nullptr) return;
     auto* const own = local_word<std::uint64_t>(peers, peers.layout.report_send);
-    if (thread_index() == 0 &&
-        load_acquire<Scope::system>(&peers.error->state) == kDeviceErrorComplete) {
+    const bool told = thread_index() == 0 &&
+                      load_acquire<Scope::system>(&peers.error->state) == kDeviceErrorComplete;
+    if (told) {
         const auto* from = reinterpret_cast<const std::uint64_t*>(peers.error);
         GIMLET_ROLLED
         for (int i = 0; i < kWords; ++i) own[i] = from[i];
     }
-    block_sync();
-    if (static_cast<std::uint32_t>(own[0]) != kDeviceErrorComplete) return;
+    if (!block_any(told)) return;
     const std::uint64_t entry =
         peers.layout.reports + static_cast<std::uint64_t>(peers.rank) * sizeof(DeviceError);
     GIMLET_ROLLED
@@ -89,15 +97,18 @@ GIMLET_DEVICE_COLD void share_report(const PeerHandles& peers) {
             GIMLET_ROLLED
             for (int i = 1; i < kWords; ++i) store_relaxed<Scope::system>(to + i, own[i]);
             store_release<Scope::system>(to, own[0]);
+            store_relaxed<Scope::system>(peer_word<std::uint64_t>(peers, peer, peers.layout.alarm),
+                                         std::uint64_t{1});
             continue;
         }
         if constexpr (!is_lsa_only(R)) {
-            if (R == Reach::rail && !on_rail(peers, peer)) continue;  // no connection
-            const ContextMap contexts{peers.gin_context_count};
-            const ncclGin gin = gin_context(peers, contexts.notify_context());
+            if (!is_gin_peer(peers, peer)) continue;
+            const SignalMap map{peers.rank_count};
+            const ncclGin gin = gin_context(peers, kReportContext);
             gin.put(world_team(peers), peer, peers.window, entry, peers.window,
                     peers.layout.report_send, sizeof(DeviceError),
-                    ncclGin_WeakSignalInc{SignalMap{peers.rank_count}.report(peers.rank)});
+                    ncclGin_WeakSignalInc{map.report(peers.rank)});
+            gin.signal(world_team(peers), peer, ncclGin_WeakSignalInc{map.alarm()});
         }
     }
 }

@@ -52,6 +52,7 @@ struct KillOptions {
     Moment moment = Moment::in_dispatch;
     int after_us = 0;
     int deadline_ms = 2000;
+    bool hybrid = false;
 };
 
 /// Everything that may follow the error: the deadline and one second more.
@@ -72,7 +73,8 @@ class KillCase {
   public:
     KillCase(const KillOptions& options, std::shared_ptr<Bootstrap> bootstrap)
         : options_(options), runtime_(Runtime::create(std::move(bootstrap), runtime_config())) {
-        const mpi_tests::StepPlan plan = mpi_tests::small_plan(runtime_->size());
+        mpi_tests::StepPlan plan = mpi_tests::small_plan(runtime_->size());
+        if (options_.hybrid) plan.config.mode = ExchangeMode::hybrid;
         table_ = generate_routing(plan.routing);
         exchange_ = runtime_->create_exchange(plan.config);
         stream_ = Stream::create(runtime_->rank());
@@ -101,6 +103,8 @@ class KillCase {
         const GroupReport report = exclude(lost);
         if (report.excluded != lost)
             return "the report of exclude() does not name the lost rank: " + report.text;
+        if (exchange_->plan().mode != ExchangeMode::direct)
+            return "exclude() has not ended hybrid mode";
         RehearsalOptions without;
         without.excluded = lost;
         {
@@ -298,6 +302,7 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     app.add_option("--deadline-ms", options.deadline_ms, "Longest wait of a kernel")
         ->capture_default_str();
+    app.add_flag("--hybrid", options.hybrid, "Rows cross to other LSA teams over rails");
     CLI11_PARSE(app, argc, argv);
     set_log_level(LogLevel::off);
     const MpiSession session(&argc, &argv);

@@ -7,6 +7,8 @@
 #include <memory>
 #include <stdexcept>
 
+#include "host/base/text.hpp"
+#include "host/cuda/buffer.hpp"
 #include "host/cuda/stream.hpp"
 #include "tests/sim/exchange_world.hpp"
 #include "tests/support/sim_bootstrap.hpp"
@@ -14,20 +16,29 @@
 namespace gimlet::test {
 namespace {
 
-constexpr std::uint64_t kDeadlineNs = 20'000'000;
+std::uint32_t dropped_choices(const Member& me, int token, const std::vector<int>& lost) {
+    std::uint32_t out = 0;
+    for (int k = 0; k < me.table.topk; ++k) {
+        const std::int64_t expert = me.table.index(me.rank, token, k);
+        if (expert < 0) continue;
+        const int owner = me.exchange.plan().experts.rank_of(static_cast<std::int32_t>(expert));
+        if (std::find(lost.begin(), lost.end(), owner) != lost.end()) out |= 1u << k;
+    }
+    return out;
+}
 
 }  // namespace
 
 std::string text_of(const World& world) {
-    return fmt::format("ranks {} team {} gin {} {} {} seed {} stop {} at {} first step {}",
+    return fmt::format("ranks {} team {} gin {} {} {} {} seed {} stop {} at {} first step {}",
                        world.ranks, world.team, static_cast<int>(world.gin), name_of(world.layout),
-                       name_of(world.sync), world.seed, world.faults.stop_rank,
+                       name_of(world.sync), name_of(world.mode), world.seed, world.faults.stop_rank,
                        world.faults.stop_at_step, world.first_step);
 }
 
 const std::vector<World>& worlds() {
     static const std::vector<World> all = [] {
-        std::vector<World> out(4);
+        std::vector<World> out(5);
         out[0].ranks = 3;
         out[1].team = 2;
         out[1].layout = Layout::expert_major;
@@ -36,6 +47,8 @@ const std::vector<World>& worlds() {
         out[2].gin = emu::GinMode::proxy;
         out[3].ranks = 3;
         out[3].sync = Sync::fifo;
+        out[4].team = 2;
+        out[4].mode = ExchangeMode::hybrid;
         return out;
     }();
     return all;
@@ -69,6 +82,37 @@ void Member::fails(ErrorCode code, const std::vector<std::string>& parts, const 
     }
 }
 
+void work_on(Member& me, const std::vector<int>& lost) {
+    const GroupReport report = me.runtime.exclude(lost);
+    require(report.records.size() == static_cast<std::size_t>(me.world.ranks), "records");
+    RehearsalOptions options;
+    options.excluded = lost;
+    Rehearsal rest(me.exchange, me.table, options);
+    for (int i = 0; i < 2; ++i) {
+        const std::string difference = rest.step(CountMode::host, me.stream);
+        require(difference.empty(),
+                fmt::format("rank {} without {}: {}", me.rank, format_ranks(lost), difference));
+    }
+    const Received received = me.exchange.received(rest.routing());
+    StepCounts counts{};
+    detail::device_copy(&counts, received.step, sizeof counts, me.rank);
+    require(received.partial && counts.partial == 1, "not partial");
+    const auto tokens =
+        static_cast<std::size_t>(me.table.ranks[static_cast<std::size_t>(me.rank)].token_count);
+    std::vector<std::uint32_t> dropped(tokens);
+    if (tokens > 0) {
+        detail::device_copy(dropped.data(), rest.routing().view().dropped, tokens * 4, me.rank);
+    }
+    for (std::size_t t = 0; t < tokens; ++t) {
+        require(dropped[t] == dropped_choices(me, static_cast<int>(t), lost),
+                fmt::format("rank {} token {}: dropped {:#x}", me.rank, t, dropped[t]));
+    }
+    me.runtime.barrier(me.stream, 2);
+    me.runtime.synchronize(me.stream);
+    me.fails(ErrorCode::not_supported, {"excluded"}, "a new Exchange",
+             [&] { (void)me.runtime.create_exchange(me.exchange.plan().config); });
+}
+
 emu::SimReport run_world(const World& world, const std::function<void(Member&)>& body) {
     Scenario scenario = small_scenario(world.ranks, world.team,
                                        world.team == 0 ? emu::GinMode::off : world.gin, world.seed);
@@ -76,6 +120,7 @@ emu::SimReport run_world(const World& world, const std::function<void(Member&)>&
     scenario.config.layout = world.layout;
     scenario.config.sync = world.sync;
     scenario.config.mode = world.mode;
+    scenario.config.pre_sum = world.pre_sum;
     if (world.mode == ExchangeMode::hybrid) scenario.config.publish_rows = 2;
     if (world.sync == Sync::fifo) scenario.config.chunks.nvl_recv = 3;
     scenario.config.hidden = 32;
@@ -84,6 +129,10 @@ emu::SimReport run_world(const World& world, const std::function<void(Member&)>&
     options.token_count = scenario.config.max_tokens;
     options.expert_count = scenario.config.expert_count;
     options.topk = scenario.config.topk;
+    if (world.sender >= 0) {
+        for (int rank = 0; rank < world.ranks; ++rank)
+            if (rank != world.sender) options.empty_ranks.push_back(rank);
+    }
     RoutingTable table = generate_routing(options);
     for (RankRouting& rank : table.ranks) {
         const std::size_t count = std::min(world.weights.size(), rank.weights.size());
@@ -100,6 +149,8 @@ emu::SimReport run_world(const World& world, const std::function<void(Member&)>&
         {
             RehearsalOptions rehearsal_options;
             rehearsal_options.access = world.access;
+            if (world.impatient >= 0 && rank != world.impatient)
+                rehearsal_options.deadline_ns = kPatienceNs;
             Rehearsal rehearsal(*exchange, table, rehearsal_options);
             Member member{world, table, rank, *runtime, *exchange, rehearsal, stream.get()};
             body(member);

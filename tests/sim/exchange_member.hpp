@@ -18,6 +18,10 @@
 
 namespace gimlet::test {
 
+/// Deadline of steps, and of those of patient ranks.
+inline constexpr std::uint64_t kDeadlineNs = 20'000'000;
+inline constexpr std::uint64_t kPatienceNs = 400'000'000;
+
 struct World {
     int ranks = 4;
     int team = 0;  ///< 0 = one LSA team, no GIN
@@ -25,17 +29,20 @@ struct World {
     Layout layout = Layout::rank_major;
     Sync sync = Sync::barrier;
     ExchangeMode mode = ExchangeMode::direct;
+    PreSum pre_sum = PreSum::on;
     std::uint64_t seed = 1;
     emu::FaultPlan faults;
     std::uint64_t first_step = 0;
     RowAccess access = RowAccess::in_place;
     bool events = false;         ///< rings of events are on
     std::vector<float> weights;  ///< written over the first of each rank's
+    int impatient = -1;          ///< all ranks but this one have kPatienceNs
+    int sender = -1;             ///< only this rank has tokens
 };
 
 std::string text_of(const World& world);
 
-/// One LSA team, LSA and GIN mixed, GIN only, one LSA team with rings.
+/// One LSA team, LSA and GIN mixed, GIN only, one LSA team with rings, two levels.
 const std::vector<World>& worlds();
 
 /// One rank in the middle of a test.
@@ -58,7 +65,10 @@ struct Member {
 /// Throws std::runtime_error unless `good`: Catch2's macros must not end a fiber.
 void require(bool good, const std::string& what);
 
-/// 20 ms; small steps of 12 tokens.
+/// The steps of those that are left, without `lost`: right, and they say what is missing.
+void work_on(Member& me, const std::vector<int>& lost);
+
+/// kDeadlineNs; small steps of 12 tokens.
 emu::SimReport run_world(const World& world, const std::function<void(Member&)>& body);
 
 }  // namespace gimlet::test

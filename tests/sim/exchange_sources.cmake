@@ -8,6 +8,7 @@ set(gimlet_exchange_test_sources
     ${CMAKE_CURRENT_LIST_DIR}/exchange_shapes.cc
     ${CMAKE_CURRENT_LIST_DIR}/exchange_steps.cc
     ${CMAKE_CURRENT_LIST_DIR}/fault_plans.cc
+    ${CMAKE_CURRENT_LIST_DIR}/hybrid_failures.cc
     ${CMAKE_CURRENT_LIST_DIR}/hybrid_steps.cc
     ${CMAKE_CURRENT_LIST_DIR}/scale.cc
     ${CMAKE_CURRENT_LIST_DIR}/stream_steps.cc)

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hybrid dispatch and combine against the reference: teams of any shape, both GIN personalities,
 // layouts, types, with and without the pre-sum; what it costs on the rail.
+#include <fmt/format.h>
+
 #include <functional>
+#include <map>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -38,9 +41,16 @@ void run_seed(Scenario scenario, std::uint64_t seed) {
     REQUIRE_NOTHROW(run_scenario(scenario));
 }
 
-/// Rows that must cross rails in one step of all ranks: one for each token and other team with one
-/// of its experts.
-std::uint64_t distinct_pairs(const Scenario& scenario) {
+/// Rows of a dispatch of all ranks: those that must cross rails, one for each token and other team
+/// with one of its experts; those that are moved at all; and the doorbells that the issue allows
+/// for the rails' rows, ceil(rows / 6) + 1 for each channel and other team.
+struct LeastRows {
+    std::uint64_t rail = 0;
+    std::uint64_t final = 0;
+    std::uint64_t doorbells = 0;
+};
+
+LeastRows least_rows(const Scenario& scenario, int channels) {
     GeneratorOptions options = scenario.routing;
     options.rank_count = scenario.sim.ranks;
     options.token_count = scenario.config.max_tokens;
@@ -48,22 +58,31 @@ std::uint64_t distinct_pairs(const Scenario& scenario) {
     options.topk = scenario.config.topk;
     const RoutingTable table = generate_routing(options);
     const ExpertMap experts{scenario.config.expert_count, scenario.sim.ranks};
-    std::uint64_t pairs = 0;
+    const int team_size = scenario.sim.lsa_team_size;
+    const int others = scenario.sim.ranks / team_size - 1;
+    LeastRows out;
     for (int rank = 0; rank < scenario.sim.ranks; ++rank) {
-        const RankRouting& routing = table.ranks[static_cast<std::size_t>(rank)];
-        for (int token = 0; token < routing.token_count; ++token) {
+        const int tokens = table.ranks[static_cast<std::size_t>(rank)].token_count;
+        std::map<std::pair<int, int>, std::uint64_t> rows;  // by channel and team
+        for (int token = 0; token < tokens; ++token) {
             std::set<int> teams;
+            std::set<int> ranks;
             for (int k = 0; k < table.topk; ++k) {
                 const auto expert = table.index(rank, token, k);
-                if (expert >= 0)
-                    teams.insert(experts.rank_of(static_cast<std::int32_t>(expert)) /
-                                 scenario.sim.lsa_team_size);
+                if (expert < 0) continue;
+                ranks.insert(experts.rank_of(static_cast<std::int32_t>(expert)));
+                teams.insert(experts.rank_of(static_cast<std::int32_t>(expert)) / team_size);
             }
-            teams.erase(rank / scenario.sim.lsa_team_size);
-            pairs += teams.size();
+            teams.erase(rank / team_size);
+            out.rail += teams.size();
+            out.final += ranks.size();
+            const int channel = token / ((tokens + channels - 1) / channels);
+            for (const int team : teams) ++rows[{channel, team}];
         }
+        out.doorbells += static_cast<std::uint64_t>(channels * others);
+        for (const auto& [stream, count] : rows) out.doorbells += (count + 5) / 6;
     }
-    return pairs;
+    return out;
 }
 
 /// Overwrites a region that only puts write, when everybody has ended the step, and looks again
@@ -114,6 +133,73 @@ void run_quiet_steps(const Scenario& scenario) {
         exchange->close();
         runtime->close();
     });
+}
+
+/// Two dispatches in flight, then their two combines, queued back to back and with weights of their
+/// own; few rows, so that many streams have none. Three times, without a wait between.
+void run_combines_in_a_row(const Scenario& scenario) {
+    GeneratorOptions options = scenario.routing;
+    options.rank_count = scenario.sim.ranks;
+    options.token_count = scenario.config.max_tokens;
+    options.expert_count = scenario.config.expert_count;
+    options.topk = scenario.config.topk;
+    const RoutingTable first = generate_routing(options);
+    options.seed += 1000;
+    const RoutingTable second = generate_routing(options);
+    emu::simulate(scenario.sim, [&](int rank) {
+        auto runtime = Runtime::create(make_sim_bootstrap(rank));
+        auto exchange = Exchange::create(*runtime, scenario.config);
+        const Stream stream = Stream::create(rank);
+        {
+            RehearsalOptions weighted;
+            if (scenario.config.layout == Layout::expert_major)
+                weighted.combine_weights = RehearsalOptions::Part::present;
+            Rehearsal one(*exchange, first, weighted);
+            weighted.seed = 2;
+            Rehearsal two(*exchange, second, weighted);
+            const auto require_same = [&](const std::string& difference) {
+                if (!difference.empty())
+                    throw std::runtime_error(fmt::format("rank {}: {}", rank, difference));
+            };
+            for (Rehearsal* rehearsal : {&one, &two}) {
+                require_same(rehearsal->step(CountMode::device, stream.get()));
+                rehearsal->spoil_output();
+            }
+            for (int i = 0; i < 3; ++i) {
+                for (Rehearsal* rehearsal : {&one, &two})
+                    rehearsal->dispatch(CountMode::device, stream.get());
+                for (Rehearsal* rehearsal : {&one, &two}) {
+                    rehearsal->repeat_answer(stream.get());
+                    rehearsal->combine(stream.get());
+                }
+            }
+            require_same(one.check_combine(stream.get()));
+            require_same(two.check_combine(stream.get()));
+        }
+        exchange->close();
+        runtime->close();
+    });
+}
+
+Scenario combines_in_a_row(std::uint64_t seed) {
+    const std::pair<int, int> shapes[] = {{4, 2}, {6, 2}, {6, 3}};
+    const auto [ranks, team] = shapes[seed % 3];
+    Scenario out = hybrid_scenario(ranks, team,
+                                   seed % 2 == 0 ? emu::GinMode::gdaki : emu::GinMode::proxy, seed);
+    out.config.layout = seed % 5 == 0 ? Layout::rank_major : Layout::expert_major;
+    out.config.max_tokens = 4;
+    out.config.topk = 2;
+    out.routing.masked_row_fraction = 0.4;
+    out.sim.schedule = static_cast<emu::Schedule>(seed % 3);
+    out.sim.faults.delay_chance = 0.6;
+    out.sim.faults.delay_min_ns = 500;
+    out.sim.faults.delay_mean_ns = 30'000;
+    out.sim.faults.split_chance = 0.5;
+    if (seed % 4 == 0) {
+        out.sim.faults.slow_rank = static_cast<int>(seed) % ranks;
+        out.sim.faults.slow_factor = 8;
+    }
+    return out;
 }
 
 using Change = std::function<void(Scenario&)>;
@@ -241,19 +327,36 @@ TEST_CASE("hybrid: a row crosses to a team once, and tails ring every publish_ro
         emu::gin_traffic() = {};
         run_scenario(scenario);
         const emu::GinTraffic traffic = emu::gin_traffic();
-        const std::uint64_t rows = distinct_pairs(scenario);
         const std::uint64_t ranks = 8;
         const std::uint64_t others = ranks / static_cast<std::uint64_t>(team) - 1;
         const std::uint64_t channels = 2;
+        const LeastRows least = least_rows(scenario, static_cast<int>(channels));
+        const std::uint64_t rows = least.rail;
         // Chunks are longer than a batch, so a put is a batch; count rows are puts as well.
         REQUIRE(traffic.puts >= rows / 6 + ranks * others);
         REQUIRE(traffic.puts <= rows / 6 + ranks * others * (channels + 1));
-        REQUIRE(traffic.doorbells <= rows / 6 + ranks * others * (2 * channels + 1));
+        REQUIRE(traffic.doorbells <= least.doorbells + ranks * others);  // one a count row
         // The bytes name the rows exactly.
         const RailRowLayout layout{64 * 2, 4, 0};
         const std::uint64_t count_words = 2 * ((1 + ranks + 32 + 1) / 2);
         REQUIRE(traffic.put_bytes == rows * layout.stride() + ranks * others * count_words * 8);
     }
+}
+
+TEST_CASE("hybrid: at most 1.5 times the fiber switches of direct, for each row moved",
+          "[sim][hybrid]") {
+    Scenario scenario = small_scenario(8, 4, emu::GinMode::gdaki, 1);
+    scenario.config.max_tokens = 64;
+    scenario.config.hidden = 512;
+    scenario.config.topk = 4;
+    scenario.config.expert_count = 32;
+    const LeastRows rows = least_rows(scenario, 2);
+    const auto direct = static_cast<double>(run_scenario(scenario).switches);
+    scenario.config.mode = ExchangeMode::hybrid;
+    const auto hybrid = static_cast<double>(run_scenario(scenario).switches);
+    const double a_row = direct / static_cast<double>(rows.final);
+    CAPTURE(direct, hybrid, rows.final, rows.rail);
+    REQUIRE(hybrid / static_cast<double>(rows.final + rows.rail) <= 1.5 * a_row);
 }
 
 TEST_CASE("hybrid: faults of the network and of scheduling", "[sim][hybrid]") {
@@ -282,6 +385,22 @@ TEST_CASE("hybrid: no put of a step lands after it", "[sim][hybrid]") {
         scenario.routing.seed = seed;
         CAPTURE(describe(scenario));
         REQUIRE_NOTHROW(run_quiet_steps(scenario));
+    }
+}
+
+TEST_CASE("hybrid: combines in a row have their own weights", "[sim][hybrid]") {
+    for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+        const Scenario scenario = combines_in_a_row(seed);
+        CAPTURE(describe(scenario));
+        REQUIRE_NOTHROW(run_combines_in_a_row(scenario));
+    }
+}
+
+TEST_CASE("hybrid: combines in a row, many seeds", "[.][sim][hybrid][soak]") {
+    for (std::uint64_t seed = 1000; seed < 1300; ++seed) {
+        const Scenario scenario = combines_in_a_row(seed);
+        CAPTURE(describe(scenario));
+        REQUIRE_NOTHROW(run_combines_in_a_row(scenario));
     }
 }
 

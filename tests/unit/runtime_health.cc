@@ -66,6 +66,14 @@ TEST_CASE("each fault has its code and its words", "[runtime][health]") {
     CHECK(error_code_of(error.fault) == ErrorCode::peer_failed);
     CHECK_THAT(describe(error), contains_text("rank 5 refused"));
     CHECK(error_code_of(DeviceFault::timed_out) == ErrorCode::timeout);
+    error.fault = DeviceFault::cut_short;
+    error.primitive = Primitive::rail_dispatch;
+    CHECK(error_code_of(error.fault) == ErrorCode::timeout);
+    CHECK_THAT(describe(error), contains_text("rank 5 entered this dispatch") &&
+                                    contains_text("another rank's deadline has expired"));
+    error.fault = DeviceFault::rails_left;
+    CHECK(error_code_of(error.fault) == ErrorCode::invalid_usage);
+    CHECK_THAT(describe(error), contains_text("hybrid mode") && contains_text("capture it again"));
 }
 
 TEST_CASE("a record counts only when it is complete", "[runtime][health]") {
@@ -152,6 +160,23 @@ TEST_CASE("who entered a step and sends or frees nothing is told from who never 
         CHECK_THAT(report.cause, contains_text(expected.charge));
         CHECK_THAT(report.text, contains_text(expected.line));
     }
+}
+
+TEST_CASE("waits that were cut short accuse nobody but whom they waited for",
+          "[runtime][health][hybrid]") {
+    // Two teams of two: 2 stopped as a forwarder. Its team waits for its rows, its rail for its
+    // tail, and the rail's team for the rail.
+    std::vector<std::optional<DeviceError>> records(4);
+    records[0] = record(DeviceFault::timed_out, Primitive::rail_dispatch);
+    records[0]->peer = 2;
+    records[1] = record(DeviceFault::cut_short, Primitive::dispatch_arrival);
+    records[1]->peer = 0;
+    records[3] = record(DeviceFault::cut_short, Primitive::dispatch_arrival);
+    records[3]->peer = 2;
+    for (const int rank : {0, 1, 3}) records[static_cast<std::size_t>(rank)]->rank = rank;
+    const GroupReport report = make_group_report(records);
+    CHECK(report.suspects == std::vector<int>{2});
+    CHECK_THAT(report.cause, contains_text("rank 2 (it entered the step, but its data is missing"));
 }
 
 TEST_CASE("a rank that refused is the cause, whatever the others say", "[runtime][health]") {

@@ -2,7 +2,10 @@
 #include "runtime/plan.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 #include "device/kernels/dispatch_shared.hpp"
 #include "host/base/log.hpp"
@@ -165,12 +168,12 @@ TEST_CASE("GIN resources exist only where a peer needs them", "[runtime][plan]")
     const Plan plan = make_plan(config, machine(8, 4));
     CHECK(plan.gin_peer_count == 4);
     CHECK(plan.kernels.gin_context_count == 4);
-    CHECK(plan.signal_count == 56);
+    CHECK(plan.signal_count == 57);
     CHECK(plan.send_capacity == 64 * 4);
     CHECK(plan.shape.chunk_slots == 64 * 4 / 8 + 32 + 1);
     const auto request = plan.device_comm_request();
     CHECK(request.gin_connection == GinConnection::full);
-    CHECK(request.gin_signal_count == 56);
+    CHECK(request.gin_signal_count == 57);
     CHECK(make_plan(config, machine(8, 1)).send_capacity == 64 * 4);
     CHECK(make_plan(config, machine(2, 1)).send_capacity == 64);
     config.layout = Layout::expert_major;
@@ -302,12 +305,83 @@ TEST_CASE("hybrid needs rails, not connections between all ranks", "[runtime][pl
     const Plan plan = make_plan(config, inputs);
     CHECK(plan.mode == ExchangeMode::hybrid);
     CHECK(plan.device_comm_request().gin_connection == GinConnection::rail);
+    CHECK(plan.exchange_args().peers.rails_only == 1);
+    CHECK(plan.fallback == nullptr);
+    CHECK_THAT(plan.text(), contains_text("exclude() is refused: GIN reaches the ranks of a rail"));
     const LogCapture quiet;
     config.mode = ExchangeMode::direct;
     CHECK_THROWS_WITH(make_plan(config, inputs), contains_text("mode hybrid needs rails only"));
     inputs.topology.railed_gin_type = GinType::none;
     config.mode = ExchangeMode::hybrid;
     CHECK_THROWS_WITH(make_plan(config, inputs), contains_text("ranks of one LSA index"));
+}
+
+TEST_CASE("hybrid brings direct mode along in its window, for ranks that are excluded",
+          "[runtime][plan][hybrid][exclude]") {
+    for (const Layout layout : {Layout::rank_major, Layout::expert_major}) {
+        for (const PreSum pre_sum : {PreSum::on, PreSum::off}) {
+            for (const auto& [ranks, lsa] : std::vector<std::pair<int, int>>{{4, 2}, {24, 8}}) {
+                MoeConfig config = good_config();
+                config.mode = ExchangeMode::hybrid;
+                config.layout = layout;
+                config.pre_sum = pre_sum;
+                const Plan plan = make_plan(config, machine(ranks, lsa));
+                REQUIRE(plan.fallback != nullptr);
+                const Plan& direct = *plan.fallback;
+                CAPTURE(ranks, plan.text(), direct.text());
+                CHECK(direct.mode == ExchangeMode::direct);
+                CHECK_FALSE(direct.rail.active());
+                CHECK_THAT(direct.text(), contains_text("ranks are excluded"));
+                CHECK_THAT(plan.text(), contains_text("direct when ranks are excluded"));
+                CHECK(plan.device_comm_request().gin_connection == GinConnection::full);
+                CHECK(plan.exchange_args().peers.rails_only == 0);
+                // Words, contexts, signals and what the caller has addresses of stay.
+                CHECK(std::memcmp(&plan.workspace, &direct.workspace, sizeof plan.workspace) == 0);
+                CHECK(std::memcmp(&plan.shape, &direct.shape, sizeof plan.shape) == 0);
+                CHECK(plan.kernels.gin_context_count == direct.kernels.gin_context_count);
+                CHECK(plan.signal_count == direct.signal_count);
+                for (int buffer = 0; buffer < kBufferCount; ++buffer) {
+                    CHECK(plan.regions.recv_rows[buffer] == direct.regions.recv_rows[buffer]);
+                    CHECK(plan.regions.recv_meta[buffer] == direct.regions.recv_meta[buffer]);
+                    CHECK(plan.regions.combine_rows[buffer] == direct.regions.combine_rows[buffer]);
+                }
+                CHECK(plan.regions.rank_skew(1) == direct.regions.rank_skew(1));
+                CHECK(plan.row_capacity == direct.row_capacity);
+                CHECK(plan.window_bytes == direct.window_bytes);
+                CHECK(direct.window_layout().total_bytes() <= plan.window_bytes);
+                CHECK(plan.window_layout().total_bytes() <= plan.window_bytes);
+                // Direct mode has all that it would have by itself.
+                config.mode = ExchangeMode::direct;
+                const Plan alone = make_plan(config, machine(ranks, lsa));
+                CHECK(direct.send_capacity == alone.send_capacity);
+                CHECK(direct.shape.chunk_slots == alone.shape.chunk_slots);
+                CHECK(direct.kernels.dispatch.shared_bytes == alone.kernels.dispatch.shared_bytes);
+            }
+        }
+    }
+}
+
+TEST_CASE("over the proxy, the rail carries larger batches, each as one put",
+          "[runtime][plan][hybrid]") {
+    MoeConfig config = good_config();
+    config.mode = ExchangeMode::hybrid;
+    config.hidden = 7168;
+    config.max_tokens = 4096;
+    PlanInputs inputs = machine(8, 4);
+    CHECK(make_plan(config, inputs).rail.publish_rows == 6);
+    inputs.topology.gin_type = inputs.topology.railed_gin_type = GinType::proxy;
+    const Plan plan = make_plan(config, inputs);
+    // 43 rows a channel; 18 rows of 14 KiB are 252 KiB.
+    CHECK(plan.rail.channel_rows == 43);
+    CHECK(plan.rail.publish_rows == 18);
+    CHECK(plan.kernels.chunk_rows == 18);
+    config.max_tokens = 64;
+    CHECK(make_plan(config, inputs).rail.publish_rows == 6);
+    config.max_tokens = 4096;
+    config.publish_rows = 4;
+    config.chunk_rows = 2;
+    CHECK(make_plan(config, inputs).rail.publish_rows == 4);
+    CHECK(make_plan(config, inputs).kernels.chunk_rows == 2);
 }
 
 TEST_CASE("hybrid refuses what its rails cannot carry", "[runtime][plan][hybrid]") {
