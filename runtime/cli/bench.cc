@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -81,8 +82,61 @@ struct CaseResult {
     std::int64_t lsa_bytes = 0;
     std::int64_t puts = 0;
     std::int64_t doorbells = 0;
+    std::int64_t gin_rows = 0;
+    // The least of each that the routing allows in this mode, of the rank that needs most.
+    std::int64_t gin_rows_floor = 0;
+    std::int64_t gin_bytes_floor = 0;
+    std::int64_t lsa_bytes_floor = 0;
+    std::int64_t puts_floor = 0;
+    std::int64_t doorbells_floor = 0;
+    std::int64_t doorbells_most = 0;  ///< hybrid dispatch: what its rows and streams allow
     Timing timing;
 };
+
+/// Rows of one token that rank `from` must put at rank `to`: hybrid, one if it has an expert in the
+/// other team, on its rail; direct, one if it has an expert there (expert_major: one for each).
+std::int64_t least_gin_rows(const RoutingTable& table, const Plan& plan, int from, int to,
+                            int token) {
+    const int team = to / plan.lsa_size;
+    const bool rail = plan.rail.active();
+    if (team == from / plan.lsa_size) return 0;
+    if (rail && from % plan.lsa_size != to % plan.lsa_size) return 0;
+    std::int64_t choices = 0;
+    for (int k = 0; k < table.topk; ++k) {
+        const std::int64_t expert = table.index(from, token, k);
+        if (expert < 0) continue;
+        const int rank = plan.experts.rank_of(static_cast<std::int32_t>(expert));
+        choices += rail ? rank / plan.lsa_size == team : rank == to;
+    }
+    const bool one_a_token = rail || plan.config.layout == Layout::rank_major;
+    return one_a_token ? std::min<std::int64_t>(choices, 1) : choices;
+}
+
+/// The same for all tokens of `from`.
+std::int64_t least_gin_rows(const RoutingTable& table, const Plan& plan, int from, int to) {
+    std::int64_t rows = 0;
+    const int tokens = table.ranks[static_cast<std::size_t>(from)].token_count;
+    for (int token = 0; token < tokens; ++token)
+        rows += least_gin_rows(table, plan, from, to, token);
+    return rows;
+}
+
+/// Doorbells that a hybrid dispatch of this rank may ring: for each stream one in 6 rows and one at
+/// its end, and one for each count row.
+std::int64_t most_rail_doorbells(const RoutingTable& table, const Plan& plan) {
+    const int tokens = table.ranks[static_cast<std::size_t>(plan.rank)].token_count;
+    const int per_channel = std::max(plan.rail.channel_tokens(tokens), 1);
+    std::int64_t out = plan.rail.peer_count() + plan.rail.pair_count();
+    for (int to = plan.rank % plan.lsa_size; to < plan.rank_count; to += plan.lsa_size) {
+        for (int first = 0; first < tokens; first += per_channel) {
+            std::int64_t rows = 0;
+            for (int token = first; token < std::min(first + per_channel, tokens); ++token)
+                rows += least_gin_rows(table, plan, plan.rank, to, token);
+            out += (rows + 5) / 6;
+        }
+    }
+    return out;
+}
 
 /// The largest sum of `mine` over the ranks of one GPU.
 double busiest_gpu(Runtime& runtime, double mine) {
@@ -175,6 +229,7 @@ class ShapeBench {
                                   .hidden = hidden,
                                   .timing = {}};
                 add_traffic(traffic, &result);
+                add_floors(exchange->plan(), table, traffic, &result);
                 const double there = least_bytes(runtime_, tokens, traffic.rows_received, in_bytes);
                 const double back = least_bytes(runtime_, tokens, traffic.rows_sent, out_bytes);
                 const double link_there = least_link_bytes(runtime_, traffic, in_bytes);
@@ -255,6 +310,46 @@ class ShapeBench {
         result->doorbells = busiest(traffic.dispatch_doorbells, traffic.combine_doorbells);
     }
 
+    /// Payload only, and full puts.
+    void add_floors(const Plan& plan, const RoutingTable& table, const StepTraffic& traffic,
+                    CaseResult* result) {
+        const bool there = result->name != "combine" && result->name != "launch";
+        const bool back = result->name == "combine" || result->name == "roundtrip";
+        const std::int64_t row = plan.token_layout.row_bytes;
+        const std::int64_t home = plan.combine_row_bytes;
+        std::int64_t rows = 0;
+        std::int64_t rows_back = 0;  // of others' tokens
+        for (int peer = 0; peer < plan.rank_count; ++peer) {
+            rows += least_gin_rows(table, plan, plan.rank, peer);
+            rows_back += least_gin_rows(table, plan, peer, plan.rank);
+        }
+        const std::int64_t lsa_rows =
+            traffic.dispatch_lsa_bytes / (row + plan.token_layout.record_bytes());
+        const std::int64_t batch = plan.rail.active()
+                                       ? std::min(plan.kernels.chunk_rows, plan.rail.publish_rows)
+                                       : plan.kernels.chunk_rows;
+        const auto puts = [batch](std::int64_t count) { return (count + batch - 1) / batch; };
+        const std::int64_t count_rows =
+            plan.rail.active() ? plan.rail.peer_count() : plan.gin_peer_count;
+        const auto most = [&](std::int64_t dispatch, std::int64_t combine) {
+            const auto all = runtime_.bootstrap().all_gather_values((there ? dispatch : 0) +
+                                                                    (back ? combine : 0));
+            return *std::max_element(all.begin(), all.end());
+        };
+        result->gin_rows = most(traffic.gin_rows_sent, traffic.combine_gin_bytes / home);
+        result->gin_rows_floor = most(rows, rows_back);
+        result->gin_bytes_floor = most(rows * row, rows_back * home);
+        result->lsa_bytes_floor = most(lsa_rows * row, lsa_rows * home);
+        result->puts_floor = most(puts(rows) + count_rows, puts(rows_back));
+        // Each stream of a rail is finished by one, each context of direct mode announces.
+        const std::int64_t contexts = std::max(plan.kernels.gin_context_count, 2) - 1;
+        const std::int64_t ends =
+            plan.rail.active() ? plan.rail.pair_count() : plan.gin_peer_count * contexts;
+        const std::int64_t ends_back = plan.rail.active() ? plan.rail.pair_count() : 0;
+        result->doorbells_floor = most(count_rows + ends, count_rows + ends_back);
+        if (plan.rail.active()) result->doorbells_most = most(most_rail_doorbells(table, plan), 0);
+    }
+
     Runtime& runtime_;
     const BenchOptions& options_;
     Measure& measure_;
@@ -282,6 +377,13 @@ nlohmann::json to_json(const CaseResult& result, const Runtime& runtime, const C
             {"lsa_bytes", result.lsa_bytes},
             {"puts", result.puts},
             {"doorbells", result.doorbells},
+            {"gin_rows", result.gin_rows},
+            {"gin_rows_floor", result.gin_rows_floor},
+            {"gin_bytes_floor", result.gin_bytes_floor},
+            {"lsa_bytes_floor", result.lsa_bytes_floor},
+            {"puts_floor", result.puts_floor},
+            {"doorbells_floor", result.doorbells_floor},
+            {"doorbells_most", result.doorbells_most},
             {"tokens", result.tokens},
             {"hidden", result.hidden},
             {"ranks", runtime.size()},
@@ -335,17 +437,22 @@ Table sync_table(const std::vector<CaseResult>& results) {
     return table;
 }
 
-/// Who sent how much by which way.
+/// Who sent how much by which way, and below it the least that the routing allows.
 Table traffic_table(const std::vector<CaseResult>& results, double ceiling) {
-    Table table({"case", "mode", "T", "H", "GIN bytes", "floor us", "LSA bytes", "floor us", "puts",
+    Table table({"case", "mode", "T", "H", "GIN rows", "GIN bytes", "us", "LSA bytes", "us", "puts",
                  "doorbells"});
-    const auto floor = [ceiling](std::int64_t bytes) {
+    const auto us = [ceiling](std::int64_t bytes) {
         return fmt::format("{:.1f}", 2.0 * static_cast<double>(bytes) / ceiling * 1e6);
     };
     for (const CaseResult& r : results) {
         table.add({r.name, r.mode, std::to_string(r.tokens), std::to_string(r.hidden),
-                   std::to_string(r.gin_bytes), floor(r.gin_bytes), std::to_string(r.lsa_bytes),
-                   floor(r.lsa_bytes), std::to_string(r.puts), std::to_string(r.doorbells)});
+                   std::to_string(r.gin_rows), std::to_string(r.gin_bytes), us(r.gin_bytes),
+                   std::to_string(r.lsa_bytes), us(r.lsa_bytes), std::to_string(r.puts),
+                   std::to_string(r.doorbells)});
+        table.add({"  floor", "", "", "", std::to_string(r.gin_rows_floor),
+                   std::to_string(r.gin_bytes_floor), us(r.gin_bytes_floor),
+                   std::to_string(r.lsa_bytes_floor), us(r.lsa_bytes_floor),
+                   std::to_string(r.puts_floor), std::to_string(r.doorbells_floor)});
     }
     return table;
 }

@@ -13,13 +13,13 @@ import tempfile
 import unittest
 
 PROGRAM = ""
-SMALL = ("--ranks", "2", "--sms", "1", "--calls", "1", "--warmups", "0", "--barrier-repeats", "2", "--put-bytes",
+SMALL = ("--sms", "1", "--calls", "1", "--warmups", "0", "--barrier-repeats", "2", "--put-bytes",
          "64,4096", "--put-total-kib", "4", "--flush-mib", "0", "--tokens", "8", "--hidden", "64", "--experts", "8",
          "--topk", "2")
 
 
-def bench(*arguments, **environment):
-    done = subprocess.run([PROGRAM, "bench", *arguments, *SMALL], capture_output=True, text=True, check=False,
+def bench(*arguments, ranks="2", **environment):
+    done = subprocess.run([PROGRAM, "bench", *arguments, "--ranks", ranks, *SMALL], capture_output=True, text=True, check=False,
                           timeout=300, env=dict(os.environ, **environment))
     return done.returncode, done.stdout, done.stdout + done.stderr
 
@@ -57,6 +57,24 @@ class Bench(unittest.TestCase):
         puts = {(line["path"], line["measure"]) for line in lines if line["case"] == "put"}
         self.assertEqual(puts, {("gin single", "stream"), ("gin single", "round trip"),
                                 ("gin batch", "stream")})
+
+    def test_two_levels(self):
+        """Rows of rails are the distinct pairs of token and team; doorbells, 6 rows or more each."""
+        text, lines = self.lines("dispatch", "combine", "--mode", "direct,hybrid", ranks="4", NCCL_LSA_TEAM_SIZE="2",
+                                 GIMLET_EMU_GIN="gdaki")
+        by_mode = {(line["case"], line["mode"]): line for line in lines}
+        self.assertEqual(sorted(by_mode), [(case, mode) for case in ("combine", "dispatch")
+                                           for mode in ("direct", "hybrid")])
+        for line in lines:
+            self.assertEqual(line["gin_rows"], line["gin_rows_floor"], line)
+            for name in ("gin_bytes", "lsa_bytes", "puts", "doorbells"):
+                self.assertGreaterEqual(line[name], line[name + "_floor"], (name, line))
+        there = by_mode["dispatch", "hybrid"]
+        self.assertLessEqual(there["gin_rows"], by_mode["dispatch", "direct"]["gin_rows"])
+        self.assertLessEqual(there["doorbells"], there["doorbells_most"])
+        # One SM, two channels, one other team: rows / 6 rounded up, and one, in each; a count row.
+        self.assertLessEqual(there["doorbells_most"], (there["gin_rows"] + 2 * 5) // 6 + 2 + 1)
+        self.assertIn("floor", text)
 
     def test_pipeline_and_handover(self):
         text, lines = self.lines("handover", "pipeline", "--stages", "2", "--batches", "whole,skewed", "--fifo-slots", "4",
