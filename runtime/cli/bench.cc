@@ -487,8 +487,8 @@ CaseReport bench_exchanges(Runtime& runtime, const BenchOptions& options, Measur
     }
     if (runtime.topology().lsa_size < runtime.size()) {
         report.notes.push_back(
-            "sent by the busiest rank in one call; floors: read and written once at the copy rate, "
-            "a network's are above\n" +
+            "sent by the busiest rank in one call; us: read and written once at the copy rate;\n"
+            "floor: the least that the routing allows, payload only, in full puts\n" +
             traffic_table(results, rates.copy_bytes_per_s).text());
     }
     return report;
