@@ -34,7 +34,7 @@ struct Leftovers {
     Event after;
     RoutingMemory routing;
     bool kept_routing = false;  // counted in core->kept_routing_count
-    bool counted = false;  // in RuntimeCore::leftover_count: kernels may use it
+    bool counted = false;       // in RuntimeCore::leftover_count: kernels may use it
     std::unique_ptr<Leftovers> next;
 };
 
