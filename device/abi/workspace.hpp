@@ -143,9 +143,9 @@ struct EpochWords {
     std::uint32_t excluded_count;  ///< ranks in the set `excluded` of the layout
     std::uint32_t padding;
     std::uint64_t event_count;  ///< events noted so far; survives recoveries
-    /// First dispatch and first combine that this rank told its peers to be refused, 0 = none. No
-    /// later one is told: no peer gets beyond the first, and may still read words of the step
-    /// before it, whose places the step after it would use again.
+    /// First dispatch and first combine that this rank told its peers to be refused: twice its
+    /// number plus 1, 0 = none. No later one is told: no peer gets beyond the first, and may still
+    /// read words of the step before it, whose places the step after it would use again.
     std::uint64_t dispatch_refused;
     std::uint64_t combine_refused;
 };

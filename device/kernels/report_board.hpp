@@ -52,9 +52,10 @@ GIMLET_DEVICE bool refuse_if_asked(const Context& ctx) {
 /// kind, which it notes in `first`, the kind's word of EpochWords. Any threads of the step's
 /// kernel.
 GIMLET_DEVICE_COLD bool tells_refusal(std::uint64_t* first, std::uint64_t epoch) {
+    const std::uint64_t own = epoch << 1 | 1u;  // numbers of steps wrap: 0 is one of them
     const std::uint64_t told = load_relaxed<Scope::gpu>(first);
-    if (told == 0) store_relaxed<Scope::gpu>(first, epoch);
-    return told == 0 || told == epoch || mutated(Mutant::refusal_told_again);
+    if (told == 0) store_relaxed<Scope::gpu>(first, own);
+    return told == 0 || told == own || mutated(Mutant::refusal_told_again);
 }
 
 /// Fails a step because `peer` has refused it. One thread.
