@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stackful fibers on Boost.Context's assembly switch, pooled stacks, and the announcements that
-// sanitizers need.
+// Stackful fibers, pooled stacks, and the announcements that sanitizers need. The switch is a few
+// lines of assembly on x86-64, Boost.Context's elsewhere.
 #pragma once
 
-#include <boost/context/detail/fcontext.hpp>
 #include <cstddef>
 #include <cstdint>
 
@@ -124,7 +123,7 @@ using FiberEntry = void (*)(Fiber*);
 
 /// A fiber, or the hub (the native stack that the scheduler runs on; it has no Stack of its own).
 struct Fiber {
-    boost::context::detail::fcontext_t context = nullptr;
+    void* context = nullptr;  ///< its stack's pointer, while another runs
     ExceptionState exceptions;
     void* tsan = nullptr;
     void* fake_stack = nullptr;  // ASAN

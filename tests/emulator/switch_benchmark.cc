@@ -37,9 +37,13 @@ void measure(unsigned fibers, long switches) {
 
 }  // namespace
 
-/// Argument: switches per line, default 20 million.
+/// Arguments: switches per line, default 20 million; number of fibers, default several.
 int main(int argc, char** argv) {
     const long switches = argc > 1 ? std::atol(argv[1]) : 20000000;
+    if (argc > 2) {
+        measure(static_cast<unsigned>(std::atoi(argv[2])), switches);
+        return 0;
+    }
     for (unsigned fibers : {4u, 32u, 256u, 1024u, 4096u, 16384u}) measure(fibers, switches);
     return 0;
 }
