@@ -158,6 +158,10 @@ void Engine::note_clock_read() {
     core_.note_clock_read();
 }
 
+void Engine::note_host_read(const void* address, size_t bytes) {
+    if (Watch* const watching = watch()) watching->host_reads(address, bytes);
+}
+
 int Engine::host_rank() const {
     if (!core_.simulating) return -1;
     if (const HostContext* host = core_.host_context()) return host->rank;

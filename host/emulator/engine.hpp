@@ -111,6 +111,9 @@ class Engine {
     /// A host program measures time: when nothing moves, time goes on.
     void note_clock_read();
 
+    /// For the race checker: a host program reads device memory, after it has synchronised.
+    void note_host_read(const void* address, size_t bytes);
+
     /// Rank of the current host fiber, or of the device whose thread this is; -1 outside a
     /// simulation.
     int host_rank() const;

@@ -207,6 +207,10 @@ Watch::Person& Watch::self() {
         person->view.join(tokens_[device_task->cta->kernel].arriving);
         person->view.join_plain_everywhere();
         person->view.plain.set(person->slot, ++slots_[person->slot].time);
+    } else if (task->kind == FiberKind::host) {
+        person->place = static_cast<uint32_t>(places_.size());
+        places_.push_back("rank " + std::to_string(static_cast<HostTask*>(task)->host.rank) +
+                          ", host program");
     }
     return *person;
 }
@@ -467,6 +471,16 @@ void Watch::access(const void* address, size_t bytes, bool writes, CodeAddress c
     record(cell, me.view, nullptr, address, bytes, shared);
 }
 
+void Watch::host_reads(const void* address, size_t bytes) {
+    if (!options_.find_races || core_.current()->kind != FiberKind::host || bytes == 0) return;
+    if (!watches_memory(address, bytes)) return;
+    ++accesses_;
+    Person& me = self();
+    Cell cell = cell_of(me, false, nullptr);
+    cell.what = "read";
+    record(cell, me.view, nullptr, address, bytes, false);
+}
+
 namespace {
 
 bool ordered_before(const auto& old, const auto& now, const Knowledge& knows, bool shared,
@@ -527,7 +541,8 @@ std::string Watch::text_of(const Cell& cell) const {
     std::string text = cell.what;
     if (cell.ordered) text += std::string(" at ") + scope_name(cell.scope) + " scope";
     if (cell.proxy == Proxy::async) text += " (async proxy)";
-    return text + " at " + code_place(cell.code) + ", " + places_[cell.place];
+    if (cell.code != nullptr) text += " at " + code_place(cell.code);
+    return text + ", " + places_[cell.place];
 }
 
 void Watch::report(const Cell& old, const Cell& now, const void* address, bool only_fence_missing) {

@@ -91,6 +91,8 @@ class Watch {
 
     // ---- plain accesses, by the running thread
     void access(const void* address, size_t bytes, bool writes, CodeAddress code);
+    /// A host program reads what kernels left; it knows what it has synchronised with.
+    void host_reads(const void* address, size_t bytes);
 
     // ---- agents: what the machine does later on a thread's behalf
     using AgentId = uint32_t;

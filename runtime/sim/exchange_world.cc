@@ -139,6 +139,7 @@ template <typename T>
 std::vector<T> downloaded(const T* from, std::size_t count) {
     std::vector<T> out(count);
     if (count > 0) detail::device_copy(out.data(), from, count * sizeof(T), kNoRank);
+    emu::Engine::get().note_host_read(from, count * sizeof(T));
     return out;
 }
 
