@@ -182,6 +182,12 @@ class Exchange {
     /// checked beyond T) with new rows.
     Received dispatch_cached(const DispatchInputs& inputs, Routing* routing, cudaStream_t stream);
 
+    /// For callers that check arguments themselves: instead of the step that all other ranks make.
+    /// Fails it as faulty arguments of dispatch and combine do, and raises `fault`; in a capture,
+    /// which stays as it was, it only raises.
+    [[noreturn]] void refuse_dispatch(const Error& fault, cudaStream_t stream);
+    [[noreturn]] void refuse_combine(const Error& fault, cudaStream_t stream);
+
     /// Where the rows of the routing's newest dispatch are. Error(invalid_usage) if two dispatches
     /// have come since.
     Received received(const Routing& routing) const;
@@ -259,8 +265,10 @@ class Exchange {
     void check_dispatch(const char* what, const DispatchInputs& inputs, const Routing* routing,
                         RoutingMode routing_mode, CountMode mode) const;
     void check_combine(const CombineInputs& inputs, const Routing& routing) const;
-    template <typename Check, typename Refuse>
-    void check_or_refuse(Check check, Refuse refuse);
+    DispatchArgs next_dispatch(std::optional<std::uint64_t> deadline_ns);
+    CombineArgs next_combine(std::optional<std::uint64_t> deadline_ns);
+    [[noreturn]] void refuse(DispatchArgs args, const Error& fault, cudaStream_t stream);
+    [[noreturn]] void refuse(CombineArgs args, const Error& fault, cudaStream_t stream);
     enum class Access { read, write };
     /// Null passes. Refuses what a kernel could not use, and outputs inside the window.
     void check_pointer(const char* what, const char* name, const void* pointer,

@@ -257,32 +257,60 @@ void Exchange::check_dispatch(const char* what, const DispatchInputs& inputs,
     }
 }
 
-/// Runs `check`. If it raises, the peers may be on their way into the step: `refuse` queues a
-/// kernel that tells them, and the Exchange fails with the error of the check. A capture is left as
-/// it was.
-template <typename Check, typename Refuse>
-void Exchange::check_or_refuse(Check check, Refuse refuse) {
-    try {
-        check();
-    } catch (const Error& error) {
-        if (in_capture_) throw;
-        refuse();
-        guard_->fail(error.code(), error.message());
-    }
+DispatchArgs Exchange::next_dispatch(std::optional<std::uint64_t> deadline_ns) {
+    DispatchArgs args{};
+    args.exchange = args_;
+    args.expected_parity = expected_parity(dispatch_position() + 1);
+    core_->use_deadline(deadline_ns, &args.exchange.peers);
+    return args;
+}
+
+CombineArgs Exchange::next_combine(std::optional<std::uint64_t> deadline_ns) {
+    CombineArgs args{};
+    args.exchange = args_;
+    args.exchange.shape = plan_.kernels.combine;
+    core_->use_deadline(deadline_ns, &args.exchange.peers);
+    args.row_bytes = plan_.combine_row_bytes;
+    args.element_type = plan_.config.combine_type;
+    args.expected_parity = expected_parity(combine_position() + 1);
+    return args;
+}
+
+// The peers may be on their way into the step: a kernel tells them, and the Exchange fails with
+// the fault. A capture is left as it was.
+void Exchange::refuse(DispatchArgs args, const Error& fault, cudaStream_t stream) {
+    if (in_capture_) throw Error(fault);
+    args.refuse = 1;
+    cuda_check(launch_dispatch(args, fork(stream)), "launch_dispatch", rank());
+    guard_->fail(fault.code(), fault.message());
+}
+
+void Exchange::refuse(CombineArgs args, const Error& fault, cudaStream_t stream) {
+    if (in_capture_) throw Error(fault);
+    args.refuse = 1;
+    cuda_check(launch_combine(args, fork(stream)), "launch_combine", rank());
+    guard_->fail(fault.code(), fault.message());
+}
+
+void Exchange::refuse_dispatch(const Error& fault, cudaStream_t stream) {
+    enter("dispatch", stream);
+    refuse(next_dispatch({}), fault, stream);
+}
+
+void Exchange::refuse_combine(const Error& fault, cudaStream_t stream) {
+    enter("combine", stream);
+    refuse(next_combine({}), fault, stream);
 }
 
 Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routing* routing,
                           RoutingMode routing_mode, CountMode mode, cudaStream_t stream) {
     enter(what, stream);
-    DispatchArgs args{};
-    args.exchange = args_;
-    args.expected_parity = expected_parity(dispatch_position() + 1);
-    core_->use_deadline(inputs.deadline_ns, &args.exchange.peers);
-    const auto refuse = [&] {
-        args.refuse = 1;
-        cuda_check(launch_dispatch(args, fork(stream)), "launch_dispatch", rank());
-    };
-    check_or_refuse([&] { check_dispatch(what, inputs, routing, routing_mode, mode); }, refuse);
+    DispatchArgs args = next_dispatch(inputs.deadline_ns);
+    try {
+        check_dispatch(what, inputs, routing, routing_mode, mode);
+    } catch (const Error& fault) {
+        refuse(args, fault, stream);
+    }
     const bool cached = routing_mode == RoutingMode::cached;
     args.routing = routing->view_;
     args.rows = static_cast<const std::byte*>(inputs.rows);
@@ -548,18 +576,12 @@ void Exchange::check_combine(const CombineInputs& inputs, const Routing& routing
 
 void Exchange::combine(const CombineInputs& inputs, const Routing& routing, cudaStream_t stream) {
     enter("combine", stream);
-    CombineArgs args{};
-    args.exchange = args_;
-    args.exchange.shape = plan_.kernels.combine;
-    core_->use_deadline(inputs.deadline_ns, &args.exchange.peers);
-    args.row_bytes = plan_.combine_row_bytes;
-    args.element_type = plan_.config.combine_type;
-    args.expected_parity = expected_parity(combine_position() + 1);
-    const auto refuse = [&] {
-        args.refuse = 1;
-        cuda_check(launch_combine(args, fork(stream)), "launch_combine", rank());
-    };
-    check_or_refuse([&] { check_combine(inputs, routing); }, refuse);
+    CombineArgs args = next_combine(inputs.deadline_ns);
+    try {
+        check_combine(inputs, routing);
+    } catch (const Error& fault) {
+        refuse(args, fault, stream);
+    }
     args.routing = routing.view_;
     args.out = static_cast<std::byte*>(inputs.out);
     for (int buffer = 0; plan_.stream.active() && buffer < kBufferCount; ++buffer) {

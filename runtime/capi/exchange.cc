@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // C ABI: Exchange and Routing.
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "runtime/capi/objects.hpp"
 
@@ -118,6 +120,48 @@ gimlet_plan_info to_c(const Plan& plan) {
         to.ring_rows = static_cast<std::int32_t>(plan.stream.slot_count);
         to.ring_count = plan.stream.ring_count(plan.rank_count);
     }
+    return to;
+}
+
+/// Of a step that the peers make, too: they hear at once of what is refused here.
+template <typename Read>
+auto read_dispatch(Exchange& exchange, cudaStream_t stream, Read read) {
+    try {
+        return read();
+    } catch (const Error& fault) {
+        exchange.refuse_dispatch(fault, stream);
+    }
+}
+
+template <typename Read>
+auto read_combine(Exchange& exchange, cudaStream_t stream, Read read) {
+    try {
+        return read();
+    } catch (const Error& fault) {
+        exchange.refuse_combine(fault, stream);
+    }
+}
+
+struct DispatchCall {
+    std::shared_ptr<Routing> routing;
+    DispatchInputs inputs;
+    StructOut<gimlet_received> received;
+};
+
+DispatchCall read_dispatch_call(const gimlet_dispatch_inputs* inputs, gimlet_routing* routing,
+                                gimlet_received* received) {
+    return {Routings::get().find(routing), read_inputs(inputs),
+            StructOut<gimlet_received>::optional(received, "received")};
+}
+
+CombineInputs read_inputs(const gimlet_combine_inputs* inputs) {
+    const auto from = read_struct(inputs, gimlet_combine_inputs_init(), "inputs");
+    CombineInputs to;
+    to.out = from.out;
+    to.bias = from.bias;
+    to.weights = from.weights;
+    to.answers = from.answers;
+    to.deadline_ns = deadline_from(from.deadline_ns);
     return to;
 }
 
@@ -242,10 +286,12 @@ gimlet_status gimlet_dispatch(gimlet_exchange* exchange, const gimlet_dispatch_i
                               struct CUstream_st* stream, gimlet_received* received) {
     return guarded(__func__, [&] {
         const auto object = Exchanges::get().find(exchange);
-        const auto filled = Routings::get().find(routing);
-        const auto out = StructOut<gimlet_received>::optional(received, "received");
-        const CountMode mode = read_count_mode(count_mode);
-        out.write(to_c(object->dispatch(read_inputs(inputs), filled.get(), mode, stream)));
+        CountMode mode{};
+        const auto call = read_dispatch(*object, stream, [&] {
+            mode = read_count_mode(count_mode);
+            return read_dispatch_call(inputs, routing, received);
+        });
+        call.received.write(to_c(object->dispatch(call.inputs, call.routing.get(), mode, stream)));
     });
 }
 
@@ -254,9 +300,9 @@ gimlet_status gimlet_dispatch_cached(gimlet_exchange* exchange,
                                      struct CUstream_st* stream, gimlet_received* received) {
     return guarded(__func__, [&] {
         const auto object = Exchanges::get().find(exchange);
-        const auto filled = Routings::get().find(routing);
-        const auto out = StructOut<gimlet_received>::optional(received, "received");
-        out.write(to_c(object->dispatch_cached(read_inputs(inputs), filled.get(), stream)));
+        const auto call = read_dispatch(
+            *object, stream, [&] { return read_dispatch_call(inputs, routing, received); });
+        call.received.write(to_c(object->dispatch_cached(call.inputs, call.routing.get(), stream)));
     });
 }
 
@@ -318,14 +364,9 @@ gimlet_status gimlet_combine(gimlet_exchange* exchange, const gimlet_combine_inp
                              gimlet_routing* routing, struct CUstream_st* stream) {
     return guarded(__func__, [&] {
         const auto object = Exchanges::get().find(exchange);
-        const auto filled = Routings::get().find(routing);
-        const auto from = read_struct(inputs, gimlet_combine_inputs_init(), "inputs");
-        CombineInputs to;
-        to.out = from.out;
-        to.bias = from.bias;
-        to.weights = from.weights;
-        to.answers = from.answers;
-        to.deadline_ns = deadline_from(from.deadline_ns);
+        const auto [filled, to] = read_combine(*object, stream, [&] {
+            return std::pair(Routings::get().find(routing), read_inputs(inputs));
+        });
         object->combine(to, *filled, stream);
     });
 }

@@ -806,6 +806,50 @@ TEST_CASE("whole steps of three ranks through the C ABI", "[capi]") {
 
 namespace {
 
+/// Rank 1 passes arguments of steps that the C ABI itself refuses. `refused` checks what a rank
+/// hears.
+template <typename Refused>
+void refuse_steps(gimlet_exchange* exchange, int rank, Refused refused) {
+    const bool bad = rank == 1;
+    gimlet_routing* routing = nullptr;
+    gimlet_routing* stale = nullptr;
+    MUST(gimlet_routing_create(exchange, &routing));
+    MUST(gimlet_routing_create(exchange, &stale));
+    MUST(gimlet_routing_destroy(stale));
+    const gimlet_dispatch_inputs inputs = gimlet_dispatch_inputs_init();  // no tokens
+    const gimlet_combine_inputs combine = gimlet_combine_inputs_init();
+    gimlet_received received = gimlet_received_init();
+    // The rank with the fault hears of it from the call, the others at the end of their step.
+    const auto heard = [&](gimlet_status status, const char* reason) {
+        if (!bad && status == GIMLET_OK) status = gimlet_exchange_synchronize(exchange, nullptr);
+        refused(status, bad ? reason : "rank 1 refused its own input");
+        MUST(gimlet_exchange_recover(exchange, nullptr, nullptr, 0, nullptr));
+    };
+    const auto dispatch = [&](const gimlet_dispatch_inputs* from, gimlet_routing* to,
+                              std::int32_t counts, gimlet_received* out) {
+        return gimlet_dispatch(exchange, from, to, counts, nullptr, out);
+    };
+    heard(dispatch(bad ? nullptr : &inputs, routing, GIMLET_COUNTS_DEVICE, nullptr),
+          "inputs is null");
+    heard(dispatch(&inputs, bad ? stale : routing, GIMLET_COUNTS_HOST, nullptr),
+          "is no live routing handle");
+    heard(dispatch(&inputs, routing, bad ? 9 : GIMLET_COUNTS_DEVICE, nullptr), "count_mode is 9");
+    received.struct_bytes = bad ? 3 : sizeof received;
+    heard(dispatch(&inputs, routing, GIMLET_COUNTS_HOST, &received), "struct_bytes is 3");
+    MUST(dispatch(&inputs, routing, GIMLET_COUNTS_HOST, nullptr));
+    heard(gimlet_dispatch_cached(exchange, bad ? nullptr : &inputs, routing, nullptr, nullptr),
+          "inputs is null");
+    MUST(dispatch(&inputs, routing, GIMLET_COUNTS_HOST, nullptr));
+    heard(gimlet_combine(exchange, bad ? nullptr : &combine, routing, nullptr), "inputs is null");
+    MUST(dispatch(&inputs, routing, GIMLET_COUNTS_HOST, nullptr));
+    heard(gimlet_combine(exchange, &combine, bad ? nullptr : routing, nullptr),
+          "the routing handle is null");
+    MUST(dispatch(&inputs, routing, GIMLET_COUNTS_HOST, nullptr));
+    MUST(gimlet_combine(exchange, &combine, routing, nullptr));
+    MUST(gimlet_exchange_synchronize(exchange, nullptr));
+    MUST(gimlet_routing_destroy(routing));
+}
+
 /// Rank 1 passes something that the C ABI itself refuses.
 void refuse_on_one_rank(gimlet_thread_group* group, int rank) {
     cudaSetDevice(rank);
@@ -846,6 +890,7 @@ void refuse_on_one_rank(gimlet_thread_group* group, int rank) {
     refused(gimlet_exchange_create(runtime, &good, bad ? nullptr : &exchange), "exchange is null");
     MUST_BE(exchange == nullptr);
     MUST(gimlet_exchange_create(runtime, &good, &exchange));
+    refuse_steps(exchange, rank, refused);
     MUST(gimlet_exchange_close(exchange));
     MUST(gimlet_exchange_destroy(exchange));
     MUST(gimlet_runtime_close(runtime));
@@ -995,6 +1040,7 @@ TEST_CASE("what would end the CUDA context is refused", "[capi]") {
     cudaSetDevice(0);
     CHECK(gimlet_dispatch(alone.exchange, &alone.inputs, alone.routing, 2, nullptr, nullptr) ==
           GIMLET_INVALID_ARGUMENT);
+    recover();
 
     gimlet_received received = gimlet_received_init();
     REQUIRE(alone.dispatch(alone.inputs, &received) == GIMLET_OK);
