@@ -42,7 +42,8 @@ struct DispatchInputs {
     void* out_records = nullptr;
     IndexType index_type = IndexType::int32;
     std::int32_t token_count = 0;  ///< T, 0..max_tokens; may differ between ranks and steps
-    /// Longest single wait of this call, 0 = for ever. Unset = the Exchange's.
+    /// Longest single wait of this call, 0 = none: it ends when another rank of the step reports a
+    /// failure, such as its own deadline, and otherwise never. Unset = the Exchange's.
     std::optional<std::uint64_t> deadline_ns;
 };
 
@@ -95,7 +96,8 @@ struct CombineInputs {
     const void* answers = nullptr;
     const float* weights =
         nullptr;  ///< [T][K] or null; expert_major only: each row times its choice's weight
-    /// Longest single wait of this call, 0 = for ever. Unset = the Exchange's.
+    /// Longest single wait of this call, 0 = none: it ends when another rank of the step reports a
+    /// failure, such as its own deadline, and otherwise never. Unset = the Exchange's.
     std::optional<std::uint64_t> deadline_ns;
 };
 

@@ -283,7 +283,8 @@ std::string describe(const DeviceError& error) {
         case DeviceFault::cut_short: return describe_timeout(error);
         case DeviceFault::expert_out_of_range:
             return fmt::format("{} {}: token {} names expert {}; it must be -1 (masked) or 0..{}",
-                               kernel, error.epoch, error.token, seen, expected - 1);
+                               kernel, error.epoch, error.token, seen,
+                               static_cast<std::int64_t>(error.expected - 1));
         case DeviceFault::duplicate_expert:
             return fmt::format(
                 "{} {}: token {} names expert {} twice; the choices of a token must differ", kernel,

@@ -18,7 +18,8 @@ class StepGuard;
 struct RuntimeCore;
 
 /// Of an Exchange; of a Routing (only `routing` and `core` are set), whose memory is here from the
-/// start; or of a Runtime (only `core` is set).
+/// start; or of a Runtime (`core` only, which holds all
+/// that is the Runtime's).
 struct Leftovers {
     Leftovers() = default;
     Leftovers(const Leftovers&) = delete;

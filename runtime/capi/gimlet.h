@@ -129,7 +129,8 @@ enum { GIMLET_TENSORS_LIBRARY = 0, GIMLET_TENSORS_CALLER = 1 };
 enum { GIMLET_GRAPH_IN_PLACE = 0, GIMLET_GRAPH_COPIED = 1 };
 enum { GIMLET_JOIN_AT_ONCE = 0, GIMLET_JOIN_LATER = 1 };
 
-/// Deadlines: 0 = what the level above says, GIMLET_NO_DEADLINE = wait for ever.
+/// Deadlines: 0 = what the level above says, GIMLET_NO_DEADLINE = none of its own: the wait ends
+/// when another rank of the step reports a failure, such as its own deadline, and otherwise never.
 #define GIMLET_NO_DEADLINE UINT64_MAX
 
 typedef struct gimlet_runtime_config {
@@ -346,6 +347,9 @@ typedef struct gimlet_device_error {
     uint64_t expected;
     uint64_t seen;
     uint64_t elapsed_ns;
+    /// Number, among all dispatches and combines of the exchange, of the first step that the rank
+    /// knows to have failed: the same on all ranks. 0 outside of an exchange.
+    uint64_t step;
 } gimlet_device_error;
 
 /// Names of its numbers, "?" for one that is none. Static storage.

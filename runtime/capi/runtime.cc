@@ -34,6 +34,7 @@ gimlet_device_error to_c(const DeviceError& from) noexcept {
     to.expected = from.expected;
     to.seen = from.seen;
     to.elapsed_ns = from.elapsed_ns;
+    to.step = from.step;
     return to;
 }
 
@@ -50,6 +51,7 @@ DeviceError to_cpp(const gimlet_device_error& from) noexcept {
     to.expected = from.expected;
     to.seen = from.seen;
     to.elapsed_ns = from.elapsed_ns;
+    to.step = from.step;
     return to;
 }
 

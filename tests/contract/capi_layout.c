@@ -74,7 +74,7 @@ AT(gimlet_message_callbacks, probe, 48);
 AT(gimlet_message_callbacks, receive, 56);
 AT(gimlet_message_callbacks, release, 64);
 
-SIZE(gimlet_device_error, 64);
+SIZE(gimlet_device_error, 72);
 AT(gimlet_device_error, primitive, 0);
 AT(gimlet_device_error, fault, 4);
 AT(gimlet_device_error, rank, 8);
@@ -87,6 +87,7 @@ AT(gimlet_device_error, epoch, 32);
 AT(gimlet_device_error, expected, 40);
 AT(gimlet_device_error, seen, 48);
 AT(gimlet_device_error, elapsed_ns, 56);
+AT(gimlet_device_error, step, 64);
 
 SIZE(gimlet_device_event, 40);
 AT(gimlet_device_event, number, 0);
@@ -107,7 +108,7 @@ AT(gimlet_ready_view, error, 40);
 AT(gimlet_ready_view, poison, 48);
 AT(gimlet_ready_view, rank, 56);
 
-SIZE(gimlet_health, 80);
+SIZE(gimlet_health, 88);
 AT(gimlet_health, struct_bytes, 0);
 AT(gimlet_health, state, 8);
 AT(gimlet_health, has_error, 12);

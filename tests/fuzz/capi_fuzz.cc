@@ -413,6 +413,10 @@ gimlet_status call_numbers(Input* input) {
             errors[0].tag = input->take<std::uint32_t>() % 8;
             errors[0].peer = input->number();
             errors[0].elapsed_ns = input->take<std::uint64_t>();
+            errors[0].epoch = input->take<std::uint64_t>();
+            errors[0].expected = input->take<std::uint64_t>();
+            errors[0].seen = input->take<std::uint64_t>();
+            errors[0].step = input->take<std::uint64_t>();
             (void)gimlet_primitive_name(errors[0].primitive);
             (void)gimlet_fault_name(errors[0].fault);
             (void)gimlet_event_name(errors[0].primitive);

@@ -211,6 +211,10 @@ TEST_CASE("records as text, and their status", "[capi]") {
     REQUIRE(gimlet_device_error_text(&record, text, sizeof text, nullptr) == GIMLET_OK);
     CHECK_THAT(std::string(text), contains_text("rank 5 has not entered this dispatch"));
     CHECK(gimlet_device_error_text(nullptr, text, sizeof text, nullptr) == GIMLET_INVALID_ARGUMENT);
+    record.fault = static_cast<std::uint32_t>(gimlet::DeviceFault::expert_out_of_range);
+    record.expected = std::uint64_t{1} << 63;
+    REQUIRE(gimlet_device_error_text(&record, text, sizeof text, nullptr) == GIMLET_OK);
+    CHECK_THAT(std::string(text), contains_text("0..9223372036854775807"));
     record.primitive = 12345;
     record.fault = 999;
     record.tag = 999;
@@ -689,6 +693,7 @@ void lose_a_rank(gimlet_thread_group* group, int rank, std::barrier<>& gone) {
     MUST_BE(report.rank_count == kRanks && text_bytes > 1);
     MUST_BE((flags[static_cast<std::size_t>(rank)] & GIMLET_RANK_HAS_RECORD) != 0);
     MUST_BE(records[static_cast<std::size_t>(rank)].peer == kRanks - 1);
+    MUST_BE(records[static_cast<std::size_t>(rank)].step == 1);
     MUST_BE(flags[kRanks - 1] == GIMLET_RANK_IS_SUSPECT);
 
     const std::int32_t lost[] = {kRanks - 1};
