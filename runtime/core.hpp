@@ -52,6 +52,7 @@ struct RuntimeCore {
 
     // Whether kernels may still run.
     Activity barrier_activity;
+    bool barrier_captured = false;  // replays are not seen
     bool side_stream_stuck = false;
     std::atomic<int> leftover_count{0};      // aborted Exchanges that are not freed yet
     std::atomic<int> kept_routing_count{0};  // destroyed Routings that are not
@@ -78,6 +79,9 @@ struct RuntimeCore {
     bool busy() const noexcept;
     /// The host knows that no kernel runs.
     void note_idle() noexcept;
+    /// Local: waits for the host's own kernel, which ends by itself; only work that leaves it no
+    /// room on the GPU can keep it, and then it counts as one that runs.
+    void wait_for_side_stream(std::uint64_t limit_ns, const char* what);
     /// Local: gives up the barrier's objects.
     void release_barrier();
 };

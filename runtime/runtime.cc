@@ -16,6 +16,7 @@
 #include "host/cuda/check.hpp"
 #include "host/cuda/pointer.hpp"
 #include "host/cuda/poll.hpp"
+#include "host/cuda/stream.hpp"
 #include "runtime/core.hpp"
 #include "runtime/exchange.hpp"
 
@@ -160,7 +161,8 @@ void RuntimeCore::free_leftovers(Peers peers) const {
 }
 
 bool RuntimeCore::busy() const noexcept {
-    return side_stream_stuck || barrier_activity.busy() || leftover_count.load() > 0 ||
+    return side_stream_stuck || barrier_captured || barrier_activity.busy() ||
+           leftover_count.load() > 0 ||
            std::any_of(open_exchanges.begin(), open_exchanges.end(),
                        [](const Exchange* exchange) { return exchange->busy(); });
 }
@@ -199,6 +201,12 @@ void RuntimeCore::use_deadline(std::optional<std::uint64_t> deadline_ns,
     if (!deadline_ns) return;
     peers->deadline_ns = *deadline_ns;
     allow_for(*deadline_ns);
+}
+
+void RuntimeCore::wait_for_side_stream(std::uint64_t limit_ns, const char* what) {
+    side_stream_stuck = true;
+    wait_stream(side_stream.get(), limit_ns, what, rank());
+    side_stream_stuck = false;
 }
 
 void RuntimeCore::release_barrier() {
@@ -337,6 +345,7 @@ void Runtime::barrier(cudaStream_t stream, std::int32_t repeat_count,
     BarrierArgs args = core_->barrier_args;
     args.repeat_count = repeat_count;
     core_->use_deadline(deadline_ns, &args.peers);
+    if (stream_is_capturing(stream, rank())) core_->barrier_captured = true;
     core_->barrier_activity.note(stream);
     cuda_check(launch_barrier(args, core_->barrier_shape, stream), "launch_barrier", rank());
     core_->barrier_count += static_cast<std::uint64_t>(repeat_count);
@@ -430,12 +439,16 @@ void Runtime::close() {
     const DeviceGuard guard(core_->communicator->device(), rank());
     core_->wait_for_all("the end of the Runtime");
     core_->barrier_guard.settle();
-    core_->release_barrier();
-    if (core_->excluded_ranks().empty()) {
-        core_->communicator->close();
-    } else {
-        core_->communicator->abort();  // NCCL's own end needs every rank
+    try {
+        core_->release_barrier();
+        if (core_->excluded_ranks().empty()) core_->communicator->close();
+    } catch (const Error& error) {
+        // The barrier's memory is gone: nothing may use this Runtime any more.
+        abort();
+        raise(error.code(), rank(), "Runtime::close: {}; this rank's Runtime is aborted",
+              error.message());
     }
+    core_->communicator->abort();  // after exclude(): NCCL's own end needs every rank
 }
 
 void Runtime::abort() noexcept {

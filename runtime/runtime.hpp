@@ -113,7 +113,8 @@ class Runtime {
     const std::vector<int>& live_ranks() const noexcept;
 
     /// Collective; a second call does nothing. Error(invalid_usage) with their number if Exchanges
-    /// are open.
+    /// are open. If a rank is lost after the device has been found idle, the Runtime is aborted,
+    /// and the error says so.
     void close();
     /// Local; never throws, never waits. While kernels may still run, memory and NCCL's
     /// communicator stay as they are. They are freed once the device is idle: by the next create(),

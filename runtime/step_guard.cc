@@ -10,7 +10,6 @@
 #include "device/kernels/launch.hpp"
 #include "host/base/log.hpp"
 #include "host/cuda/check.hpp"
-#include "host/cuda/poll.hpp"
 #include "runtime/core.hpp"
 
 namespace gimlet {
@@ -109,10 +108,7 @@ GroupReport StepGuard::collect_reports() const {
         const CollectArgs args{peers_, core_->group_records.device(), kReportGraceNs};
         const cudaStream_t stream = core_->side_stream.get();
         cuda_check(launch_collect(args, stream), "launch_collect", peers_.rank);
-        // The kernel ends by itself; only work that leaves it no room on the GPU can keep it.
-        core_->side_stream_stuck = true;
-        wait_stream(stream, host_deadline_ns(kReportGraceNs), "the report board", peers_.rank);
-        core_->side_stream_stuck = false;
+        core_->wait_for_side_stream(host_deadline_ns(kReportGraceNs), "the report board");
         for (std::size_t r = 0; r < records.size(); ++r) records[r] = read_device_error(host + r);
     } catch (const Error& error) {
         log(LogLevel::warn, peers_.rank, "the other ranks' reports are missing: {}",
@@ -180,10 +176,9 @@ void StepGuard::clean_up(const StepPosition& target, std::uint64_t fence) {
     for (const int rank : core_->excluded_ranks()) {
         args.excluded[rank / 64] |= std::uint64_t{1} << (rank % 64);
     }
-    const cudaStream_t stream = core_->side_stream.get();
-    cuda_check(launch_recover(args, stream), "launch_recover", peers_.rank);
+    cuda_check(launch_recover(args, core_->side_stream.get()), "launch_recover", peers_.rank);
     fence_ = fence;
-    wait_stream(stream, host_deadline_ns(peers_.deadline_ns), "recover", peers_.rank);
+    core_->wait_for_side_stream(host_deadline_ns(peers_.deadline_ns), "recover");
     if (const auto error = read_device_error(record_.host())) {
         raise_text(error_code_of(error->fault), peers_.rank, describe(*error));
     }

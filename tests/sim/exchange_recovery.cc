@@ -895,6 +895,23 @@ TEST_CASE("lifecycle: any order, again and again, and nothing is left", "[sim][l
     }
 }
 
+TEST_CASE("lifecycle: a captured barrier may be replayed, so abort() frees nothing below it",
+          "[sim][lifecycle][graph]") {
+    emu::SimOptions options;
+    options.ranks = 1;
+    options.sm_count = 1;
+    emu::simulate(options, [&](int rank) {
+        auto runtime = Runtime::create(std::shared_ptr<Bootstrap>(make_sim_bootstrap(rank)));
+        const Stream stream = Stream::create(rank);
+        const Graph graph(stream.get(), [&] { runtime->barrier(stream.get()); });
+        runtime->synchronize(stream.get());
+        graph.launch(stream.get());
+        runtime->abort();
+        runtime.reset();
+        require(Runtime::reclaim() == 1, "the Runtime is freed when the device is idle");
+    });
+}
+
 TEST_CASE("lifecycle: on a lent communicator, in any order, and it stays usable",
           "[sim][lifecycle]") {
     const LogCapture quiet;

@@ -248,6 +248,37 @@ int gather_alone(void* context, const void* send, size_t bytes, void* receive) {
 
 }  // namespace
 
+TEST_CASE("a close() that fails late leaves nothing that can be used", "[capi]") {
+    const LogCapture quiet;
+    struct Context {
+        bool broken = false;
+    } world;
+    gimlet_bootstrap_callbacks callbacks = gimlet_bootstrap_callbacks_init();
+    callbacks.context = &world;
+    callbacks.rank = 0;
+    callbacks.size = 1;
+    callbacks.all_gather = [](void*, const void* send, size_t bytes, void* receive) {
+        if (bytes > 0) std::memcpy(receive, send, bytes);
+        return 0;
+    };
+    // The last collective call of close() is a barrier.
+    callbacks.barrier = [](void* context) {
+        return static_cast<Context*>(context)->broken ? 7 : 0;
+    };
+    cudaSetDevice(0);
+    gimlet_bootstrap* bootstrap = nullptr;
+    REQUIRE(gimlet_bootstrap_create(&callbacks, &bootstrap) == GIMLET_OK);
+    gimlet_runtime* runtime = nullptr;
+    REQUIRE(gimlet_runtime_create(bootstrap, nullptr, &runtime) == GIMLET_OK);
+    world.broken = true;
+    CHECK(gimlet_runtime_close(runtime) == GIMLET_SYSTEM);
+    CHECK_THAT(last_error(), contains_text("barrier returned 7") && contains_text("is aborted"));
+    CHECK(gimlet_runtime_barrier(runtime, nullptr, 1, 0) == GIMLET_CLOSED);
+    CHECK(gimlet_runtime_close(runtime) == GIMLET_OK);
+    CHECK(gimlet_runtime_destroy(runtime) == GIMLET_OK);
+    CHECK(gimlet_bootstrap_destroy(bootstrap) == GIMLET_OK);
+}
+
 TEST_CASE("bootstrap over callbacks of C", "[capi]") {
     const LogCapture quiet;
     CallbackWorld world;
