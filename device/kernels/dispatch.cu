@@ -32,7 +32,7 @@ template <Reach R>
 GIMLET_DEVICE bool find_slots(const DispatchContext<R>& ctx, const TokenBatch& first) {
     const bool fresh = ctx.args.mode == RoutingMode::fresh;
     if (thread_index() == 0) ctx.note(EventKind::begin);
-    if (thread_index() == 0 && refuse_if_asked(ctx)) *ctx.verdict = 1;
+    if (thread_index() == 0 && refuse_if_asked(ctx)) ctx.fail_block();
     if (fresh) {
         count_tokens(ctx, first);
     } else {

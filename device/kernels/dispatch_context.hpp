@@ -211,6 +211,9 @@ struct DispatchContext {
                          .group = &peers,
                          .step = step};
     }
+    /// Any threads before the block's counts are published: the block refuses the step. Several may
+    /// find a reason at once.
+    GIMLET_DEVICE void fail_block() const { store_relaxed<Scope::block>(verdict, 1u); }
     /// Marks the step as failed: other blocks stop waiting and nobody announces the step's rows.
     GIMLET_DEVICE void poison() const {
         store_relaxed<Scope::gpu>(&epochs->dispatch_poison, epoch);

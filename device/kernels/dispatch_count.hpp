@@ -191,7 +191,7 @@ GIMLET_DEVICE void count_tokens(const DispatchContext<R>& ctx, const TokenBatch&
                      fault = fault || bad;
                      if (!bad) count_step(ctx, groups, keys, expert);
                  });
-    if (fault && lane_index() == 0) *ctx.verdict = 1;
+    if (fault && lane_index() == 0) ctx.fail_block();
     block_sync();
     publish_block_counts(ctx);
     block_sync();  // what was published is about to become ordinals
