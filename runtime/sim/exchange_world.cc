@@ -33,12 +33,7 @@ struct World {
     mutable std::atomic<int> finished{0};
 
     explicit World(const Scenario& s) : scenario(s) {
-        GeneratorOptions options = s.routing;
-        options.rank_count = s.sim.ranks;
-        options.token_count = s.config.max_tokens;
-        options.expert_count = s.config.expert_count;
-        options.topk = s.config.topk;
-        table = generate_routing(options);
+        table = generate_routing(routing_options(s));
         reference = make_reference(
             table, {s.config.expert_count, s.config.layout, s.config.expert_alignment});
     }
@@ -491,6 +486,15 @@ void run_rank(const World& world, int rank) {
 }
 
 }  // namespace
+
+GeneratorOptions routing_options(const Scenario& scenario) {
+    GeneratorOptions options = scenario.routing;
+    options.rank_count = scenario.sim.ranks;
+    options.token_count = scenario.config.max_tokens;
+    options.expert_count = scenario.config.expert_count;
+    options.topk = scenario.config.topk;
+    return options;
+}
 
 Scenario small_scenario(int ranks, int team, emu::GinMode gin, std::uint64_t seed) {
     Scenario out;

@@ -38,6 +38,9 @@ struct Scenario {
     Expectation expectation = Expectation::success;
 };
 
+/// What the scenario's routing is generated from: `routing`, with what follows sim and config.
+GeneratorOptions routing_options(const Scenario& scenario);
+
 /// A small scenario: `ranks` ranks in LSA teams of `team`, 12 tokens of 64 bf16 elements, top-3 of
 /// 7 experts.
 Scenario small_scenario(int ranks, int team, emu::GinMode gin, std::uint64_t seed);

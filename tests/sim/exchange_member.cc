@@ -124,11 +124,7 @@ emu::SimReport run_world(const World& world, const std::function<void(Member&)>&
     if (world.mode == ExchangeMode::hybrid) scenario.config.publish_rows = 2;
     if (world.sync == Sync::fifo) scenario.config.chunks.nvl_recv = 3;
     scenario.config.hidden = 32;
-    GeneratorOptions options = scenario.routing;
-    options.rank_count = world.ranks;
-    options.token_count = scenario.config.max_tokens;
-    options.expert_count = scenario.config.expert_count;
-    options.topk = scenario.config.topk;
+    GeneratorOptions options = routing_options(scenario);
     if (world.sender >= 0) {
         for (int rank = 0; rank < world.ranks; ++rank)
             if (rank != world.sender) options.empty_ranks.push_back(rank);

@@ -51,12 +51,7 @@ struct LeastRows {
 };
 
 LeastRows least_rows(const Scenario& scenario, int channels) {
-    GeneratorOptions options = scenario.routing;
-    options.rank_count = scenario.sim.ranks;
-    options.token_count = scenario.config.max_tokens;
-    options.expert_count = scenario.config.expert_count;
-    options.topk = scenario.config.topk;
-    const RoutingTable table = generate_routing(options);
+    const RoutingTable table = generate_routing(routing_options(scenario));
     const ExpertMap experts{scenario.config.expert_count, scenario.sim.ranks};
     const int team_size = scenario.sim.lsa_team_size;
     const int others = scenario.sim.ranks / team_size - 1;
@@ -103,12 +98,7 @@ void expect_quiet(const Exchange& exchange, std::byte* window, std::uint64_t off
 }
 
 void run_quiet_steps(const Scenario& scenario) {
-    GeneratorOptions options = scenario.routing;
-    options.rank_count = scenario.sim.ranks;
-    options.token_count = scenario.config.max_tokens;
-    options.expert_count = scenario.config.expert_count;
-    options.topk = scenario.config.topk;
-    const RoutingTable table = generate_routing(options);
+    const RoutingTable table = generate_routing(routing_options(scenario));
     emu::simulate(scenario.sim, [&](int rank) {
         auto runtime = Runtime::create(make_sim_bootstrap(rank));
         auto exchange = Exchange::create(*runtime, scenario.config);
@@ -138,11 +128,7 @@ void run_quiet_steps(const Scenario& scenario) {
 /// Two dispatches in flight, then their two combines, queued back to back and with weights of their
 /// own; few rows, so that many streams have none. Three times, without a wait between.
 void run_combines_in_a_row(const Scenario& scenario) {
-    GeneratorOptions options = scenario.routing;
-    options.rank_count = scenario.sim.ranks;
-    options.token_count = scenario.config.max_tokens;
-    options.expert_count = scenario.config.expert_count;
-    options.topk = scenario.config.topk;
+    GeneratorOptions options = routing_options(scenario);
     const RoutingTable first = generate_routing(options);
     options.seed += 1000;
     const RoutingTable second = generate_routing(options);
