@@ -67,7 +67,9 @@ struct WorkspaceLayout {
     std::uint64_t combine_ready;  ///< [P] u64[R]: combine epoch that rank r has entered (LSA peers)
     std::uint64_t count_send;  ///< [L] u64[kBufferCount][R][count_row_words]: rows sent by GIN puts
     std::uint64_t
-        block_counts;      ///< [L] u64[kBufferCount][blocks][block_row_words]: epoch << 32 | value
+        block_counts;  ///< [L] u64[kBufferCount][blocks][block_row_words]: epoch << 32 | value
+    std::uint64_t
+        slots_written;     ///< [L] u64[blocks]: dispatch epoch whose slots block b has written
     std::uint64_t epochs;  ///< [L] EpochWords
     std::uint64_t grid_barrier;     ///< [L] u32, one cache line
     std::uint64_t signal_expected;  ///< [L] u64[contexts][signals]: shadows
@@ -104,6 +106,7 @@ struct WorkspaceLayout {
         layout.count_send = place(kBufferCount * ranks * row * 8);
         layout.block_counts = place(kBufferCount * static_cast<std::uint64_t>(shape.block_count) *
                                     static_cast<std::uint64_t>(shape.block_row_words()) * 8);
+        layout.slots_written = place(static_cast<std::uint64_t>(shape.block_count) * 8);
         layout.epochs = place(128);
         layout.grid_barrier = place(128);
         layout.signal_expected =
@@ -140,9 +143,9 @@ struct EpochWords {
     std::uint64_t combine_poison;
     std::uint64_t barrier_poison;
     std::uint64_t failed;
-    std::uint32_t excluded_count;  ///< ranks in the set `excluded` of the layout
-    std::uint32_t padding;
-    std::uint64_t event_count;  ///< events noted so far; survives recoveries
+    std::uint32_t excluded_count;    ///< ranks in the set `excluded` of the layout
+    std::uint32_t dispatch_tickets;  ///< tokens that copy warps have drawn; 0 between steps
+    std::uint64_t event_count;       ///< events noted so far; survives recoveries
     /// First dispatch and first combine that this rank told its peers to be refused: twice its
     /// number plus 1, 0 = none. No later one is told: no peer gets beyond the first, and may still
     /// read words of the step before it, whose places the step after it would use again.

@@ -148,6 +148,13 @@
       "a slot is stored when its load has landed")                                                 \
     X(copy_parity_stays, "rank-major expert-major", "kernels/dispatch_copy",                       \
       "mbarrier phases alternate")                                                                 \
+    X(copy_slots_not_awaited, "rank-major+memory", "kernels/dispatch_copy",                        \
+      "a drawn token's slots are written by another block")                                        \
+    X(copy_slots_not_released, "rank-major+memory", "kernels/dispatch_copy",                       \
+      "slots come before the word that says so")                                                   \
+    X(copy_slots_not_acquired, "rank-major+memory", "kernels/dispatch_copy",                       \
+      "slots are read behind the word that says so")                                               \
+    X(copy_tickets_stay, "rank-major", "kernels/dispatch_copy", "each step draws from the first")  \
     X(copy_gaps_not_filled, "expert-major", "kernels/dispatch_copy", "padding is marked")          \
     X(combine_epoch_stays, "rank-major expert-major", "kernels/combine", "steps are numbered")     \
     X(combine_closes_early, "rank-major expert-major", "kernels/combine",                          \

@@ -48,7 +48,11 @@ GIMLET_DEVICE bool find_slots(const DispatchContext<R>& ctx, const TokenBatch& f
     if (thread_index() == 0) ctx.note(EventKind::counts_known);
     if (!build_key_tables(ctx)) return false;
     if (fresh) assign_slots(ctx, first);
-    return !block_any(ctx.poisoned());
+    const bool good = !block_any(ctx.poisoned());
+    // Not by a copy warp, which the release would hold up.
+    if (!has_channels(R) && fresh && good && thread_index() == block_threads() - 1)
+        publish_slots(ctx);
+    return good;
 }
 
 /// Last block of the grid, all threads: tells every peer that this rank's rows of the step are
@@ -187,9 +191,11 @@ GIMLET_DEVICE void finish(const DispatchContext<R>& ctx) {
         }
     }
     close_step<R>(ctx.peers, ctx.epochs, Tag::dispatch, ctx.epoch, block_any(ctx.poisoned()));
-    if (thread_index() == 0)
-        store_relaxed<Scope::gpu>(&ctx.epochs->dispatch,
-                                  ctx.epoch - mutate(Mutant::dispatch_epoch_stays, 0, 1));
+    if (thread_index() != 0) return;
+    if (!mutated(Mutant::copy_tickets_stay))
+        store_relaxed<Scope::gpu>(&ctx.epochs->dispatch_tickets, 0);
+    store_relaxed<Scope::gpu>(&ctx.epochs->dispatch,
+                              ctx.epoch - mutate(Mutant::dispatch_epoch_stays, 0, 1));
 }
 
 template <Reach R>

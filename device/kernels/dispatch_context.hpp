@@ -31,6 +31,10 @@ GIMLET_DEVICE bool has_tag(std::uint64_t word, std::uint64_t epoch) {
     return static_cast<std::uint32_t>(word >> 32) == static_cast<std::uint32_t>(epoch);
 }
 
+/// Tokens of its block that a copy warp moves first: their rows are on the way before slots are
+/// known, and their slots are written by its own block.
+inline constexpr std::int32_t kOwnTokensPerWarp = 2;
+
 /// What the kernel gets: the caller's arguments, and what the host worked out from them once.
 struct DispatchKernelArgs {
     DispatchArgs args;
@@ -117,6 +121,21 @@ struct DispatchContext {
     /// Tokens of one copy warp, where it has a channel.
     GIMLET_DEVICE std::int32_t tokens_per_channel() const {
         return tokens_per_block / exchange.shape.copy_warps;
+    }
+    /// Tokens of each block, from its first, that its own copy warps move; the others are drawn.
+    GIMLET_DEVICE std::int32_t own_copy_tokens() const {
+        const std::int32_t own = kOwnTokensPerWarp * exchange.shape.copy_warps;
+        return own < tokens_per_block ? own : tokens_per_block;
+    }
+    /// The token that `ticket` stands for, -1 = all are given away. Block after block: tickets that
+    /// are drawn at the same time give neighbouring rows, which the memory likes.
+    GIMLET_DEVICE std::int32_t drawn_token(std::uint32_t ticket) const {
+        const std::int32_t own = own_copy_tokens();
+        const auto rest = static_cast<std::uint32_t>(tokens_per_block - own);
+        if (rest == 0) return -1;
+        const auto token = static_cast<std::int32_t>(ticket / rest) * tokens_per_block + own +
+                           static_cast<std::int32_t>(ticket % rest);
+        return token < args.token_count ? token : -1;
     }
     GIMLET_DEVICE bool rank_major() const { return exchange.layout == Layout::rank_major; }
     GIMLET_DEVICE std::int32_t key_total_count() const {

@@ -85,12 +85,13 @@ GIMLET_DEVICE LaneTarget lane_target(const DispatchContext<R>& ctx, std::int32_t
     return out;
 }
 
-/// A copy warp's sequence of (token, piece) units over its share of the block's tokens.
+/// A copy warp's sequence of (token, piece) units over the tokens that are its own from the start:
+/// its channel's; without channels, a few of its block, see TokenFeed.
 struct CopyUnits {
     std::int32_t first_token;
     std::int32_t stride;
     std::int32_t pieces;
-    std::int32_t count;
+    std::int32_t count;  ///< units of these tokens
     std::uint32_t row_bytes;
     std::uint32_t piece_bytes;
     std::uint32_t header_bytes;  ///< room in front of the piece in a slot
@@ -104,7 +105,8 @@ struct CopyUnits {
         pieces = static_cast<std::int32_t>((row_bytes + piece_bytes - 1) / piece_bytes);
         first_token = ctx.token_begin + warp_index();
         stride = shape.copy_warps;
-        std::int32_t end = ctx.token_end;
+        std::int32_t end = ctx.token_begin + ctx.own_copy_tokens();
+        if (end > ctx.token_end) end = ctx.token_end;
         if constexpr (has_channels(R)) {
             // A channel's tokens are consecutive.
             first_token = ctx.token_begin + warp_index() * ctx.tokens_per_channel();
@@ -147,18 +149,24 @@ struct CopyRing {
     }
 };
 
-/// Lane 0 starts the bulk load of one unit. The slot must be free: its earlier stores have been
-/// read.
+/// Lane 0 starts the bulk load of one unit of `token`. The slot must be free: its earlier stores
+/// have been read.
 template <Reach R>
-GIMLET_DEVICE void load_unit(const DispatchContext<R>& ctx, const CopyUnits& units,
-                             const CopyRing& ring, std::int32_t unit) {
-    if (lane_index() != 0 || unit >= units.count) return;
+GIMLET_DEVICE void load_unit_of(const DispatchContext<R>& ctx, const CopyUnits& units,
+                                const CopyRing& ring, std::int32_t unit, std::int32_t token) {
+    if (lane_index() != 0) return;
     Mbarrier* barrier = ring.barriers + unit % ring.depth;
-    const std::byte* row =
-        ctx.args.rows + static_cast<std::int64_t>(units.token(unit)) * units.row_bytes;
+    const std::byte* row = ctx.args.rows + static_cast<std::int64_t>(token) * units.row_bytes;
     mbarrier_arrive_expect_tx(barrier, units.bytes(unit));
     bulk_load(ring.slot(unit) + units.header_bytes, row + units.offset(unit), units.bytes(unit),
               barrier);
+}
+
+/// The same for one of the warp's own units; none beyond them.
+template <Reach R>
+GIMLET_DEVICE void load_unit(const DispatchContext<R>& ctx, const CopyUnits& units,
+                             const CopyRing& ring, std::int32_t unit) {
+    if (unit < units.count) load_unit_of(ctx, units, ring, unit, units.token(unit));
 }
 
 /// Readies the warp's ring and starts the first loads: they need no slots and no peers, so they run
@@ -194,38 +202,144 @@ GIMLET_DEVICE void abandon_loads(const DispatchContext<R>& ctx) {
     }
 }
 
+/// The tokens that one copy warp moves, in its order: its own ones, then those that it draws.
+/// Multiprocessors do not move rows at the same rate, and with equal shares the fastest would be
+/// done a quarter of the step before the slowest.
+///
+/// Who: whole warp, converged. The tokens of other blocks have slots once await_slots() is true.
+template <Reach R>
+class TokenFeed {
+  public:
+    static constexpr std::int32_t kNone = -1;
+
+    GIMLET_DEVICE TokenFeed(const DispatchContext<R>& ctx, const CopyUnits& own)
+        : ctx_(ctx), known_(own.count / own.pieces) {
+        held_ = lane_index() < known_ ? own.first_token + lane_index() * own.stride : kNone;
+        own_ = known_;
+        draw_ahead();
+    }
+    /// The warp's `i`-th token, kNone behind the last. At most a warp's width back from the newest.
+    GIMLET_DEVICE std::int32_t token(std::int32_t i) {
+        GIMLET_ROLLED
+        while (known_ <= i) take();
+        return shuffle(held_, i % kWarpSize);
+    }
+    /// Where the `i`-th token's row goes. Nowhere if its slots were never written.
+    GIMLET_DEVICE LaneTarget target(std::int32_t i) {
+        const std::int32_t at = token(i);
+        if (at == kNone || (i >= own_ && !await_slots())) return LaneTarget{nullptr, -1, -1, false};
+        return lane_target(ctx_, at);
+    }
+
+  private:
+    /// The next draw: asked for one token early, so that nobody waits for it.
+    GIMLET_DEVICE void draw_ahead() {
+        if (lane_index() == 0 && !ended_)
+            ticket_ = fetch_add_relaxed<Scope::gpu>(&ctx_.epochs->dispatch_tickets, 1);
+    }
+    GIMLET_DEVICE void take() {
+        std::int32_t next = kNone;
+        if (!ended_) {
+            next = ctx_.drawn_token(shuffle(ticket_, 0));
+            ended_ = next == kNone;
+            draw_ahead();
+        }
+        if (lane_index() == known_ % kWarpSize) held_ = next;
+        ++known_;
+    }
+    /// Waits until every block has written the slots of its tokens. False: one never will; then the
+    /// step is poisoned, and the warp draws no more.
+    GIMLET_DEVICE bool await_slots() {
+        if (written_ || ctx_.args.mode != RoutingMode::fresh) return true;
+        if (failed_) return false;
+        const auto* words = reinterpret_cast<const std::uint64_t*>(ctx_.peers.local +
+                                                                   ctx_.peers.layout.slots_written);
+        const WaitScope scope = ctx_.wait_scope(Primitive::count_exchange);
+        WaitStatus status = WaitStatus::ok;
+        GIMLET_ROLLED
+        for (std::int32_t block = lane_index(); block < block_count(); block += kWarpSize) {
+            if (status != WaitStatus::ok || mutated(Mutant::copy_slots_not_awaited)) continue;
+            const WaitTarget target{ctx_.peers.rank, -1, ctx_.epoch};
+            status = wait_until(scope, target, [&](std::uint64_t& seen) {
+                seen = mutated(Mutant::copy_slots_not_acquired)
+                           ? load_relaxed<Scope::gpu>(words + block)
+                           : load_acquire<Scope::gpu>(words + block);
+                return seen == ctx_.epoch;
+            });
+        }
+        written_ = warp_ok(status);
+        failed_ = !written_;
+        ended_ = ended_ || failed_;
+        return written_;
+    }
+
+    const DispatchContext<R>& ctx_;
+    std::int32_t own_;    ///< tokens that were not drawn
+    std::int32_t known_;  ///< tokens known so far
+    std::int32_t held_;   ///< lane l: the newest known one whose number is l modulo 32
+    std::uint32_t ticket_ = 0;
+    bool ended_ = false;  ///< no more to draw
+    bool written_ = false;
+    bool failed_ = false;
+};
+
+/// Says that the slots of this block's tokens are written. One thread, behind a block barrier.
+template <Reach R>
+GIMLET_DEVICE void publish_slots(const DispatchContext<R>& ctx) {
+    auto* word =
+        reinterpret_cast<std::uint64_t*>(ctx.peers.local + ctx.peers.layout.slots_written) +
+        block_index();
+    if (mutated(Mutant::copy_slots_not_released)) return store_relaxed<Scope::gpu>(word, ctx.epoch);
+    store_release<Scope::gpu>(word, ctx.epoch);
+}
+
+/// Stores the slot that holds `unit` to the lane's destination.
+template <Reach R>
+GIMLET_DEVICE void store_unit(const DispatchContext<R>& ctx, const CopyUnits& units,
+                              const CopyRing& ring, std::int32_t unit, const LaneTarget& target) {
+    if (target.active) {
+        const RegionOffsets& regions = ctx.exchange.regions;
+        const std::uint64_t region =
+            target.key < 0 ? regions.recv_rows[ctx.parity] : regions.send_rows;
+        std::byte* row =
+            target.window + region + static_cast<std::uint64_t>(target.index) * units.row_bytes;
+        bulk_store(row + units.offset(unit), ring.slot(unit), units.bytes(unit));
+    }
+    bulk_commit();
+}
+
 /// Copy warps: rows from the caller's tensor to their final slots (or to the send buffer). On
 /// return all stores of the calling thread are complete, not only read.
 template <Reach R>
 GIMLET_DEVICE void copy_rows(const DispatchContext<R>& ctx) {
     const CopyUnits units(ctx);
     const CopyRing ring(ctx);
-    const RegionOffsets& regions = ctx.exchange.regions;
     constexpr bool gin_peers = R == Reach::gin;
+    TokenFeed<R> feed(ctx, units);
+    const auto load = [&](std::int32_t unit) {
+        const std::int32_t token = feed.token(unit / units.pieces);
+        if (token != TokenFeed<R>::kNone) load_unit_of(ctx, units, ring, unit, token);
+    };
+    GIMLET_ROLLED
+    for (std::int32_t unit = units.count; unit < ring.depth; ++unit) load(unit);
     LaneTarget target{};
     LaneTarget previous{};
-    LaneTarget next = units.count > 0 ? lane_target(ctx, units.token(0)) : LaneTarget{};
+    LaneTarget next = feed.target(0);
     GIMLET_ROLLED
-    for (std::int32_t unit = 0; unit < units.count; ++unit) {
+    for (std::int32_t unit = 0;; ++unit) {
         if (unit % units.pieces == 0) {
+            const std::int32_t number = unit / units.pieces;
+            if (feed.token(number) == TokenFeed<R>::kNone) break;
             previous = target;
             target = next;
-            if (unit + units.pieces < units.count)
-                next = lane_target(ctx, units.token(unit + units.pieces));
+            next = feed.target(number + 1);
         }
         const std::int32_t lap = mutate(Mutant::copy_parity_stays, unit / ring.depth, 0);
         if (!mutated(Mutant::copy_load_not_awaited))
             mbarrier_wait(ring.barriers + unit % ring.depth, static_cast<std::uint32_t>(lap) & 1u);
-        if (target.active) {
-            const std::uint64_t region =
-                target.key < 0 ? regions.recv_rows[ctx.parity] : regions.send_rows;
-            std::byte* row =
-                target.window + region + static_cast<std::uint64_t>(target.index) * units.row_bytes;
-            bulk_store(row + units.offset(unit), ring.slot(unit), units.bytes(unit));
-        }
-        bulk_commit();
+        store_unit(ctx, units, ring, unit, target);
         // All groups but the newest are done: the unit before this one has left its slot.
-        if constexpr (R == Reach::gin) {
+        if constexpr (gin_peers) {
             bulk_wait<1>();
             const bool row_done = unit % units.pieces == 0 && unit > 0;
             if (row_done && previous.active && previous.key >= 0) {
@@ -236,9 +350,7 @@ GIMLET_DEVICE void copy_rows(const DispatchContext<R>& ctx) {
             if (!mutated(Mutant::copy_stores_not_read)) bulk_wait_read<1>();
         }
         warp_sync();
-        if (unit > 0)
-            load_unit(ctx, units, ring,
-                      unit + ring.depth - mutate(Mutant::copy_slot_reused_early, 1, 0));
+        if (unit > 0) load(unit + ring.depth - mutate(Mutant::copy_slot_reused_early, 1, 0));
     }
     if (mutated(Mutant::copy_stores_not_complete)) bulk_wait_read<0>();
     if (!mutated(Mutant::copy_stores_not_complete)) bulk_wait<0>();

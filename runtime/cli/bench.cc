@@ -20,6 +20,7 @@
 #include "host/cuda/stream.hpp"
 #include "runtime/cli/bench_cases.hpp"
 #include "runtime/cli/bench_measure.hpp"
+#include "runtime/cli/bench_timeline.hpp"
 #include "runtime/cli/commands.hpp"
 #include "runtime/cli/session.hpp"
 #include "runtime/cli/table.hpp"
@@ -48,6 +49,7 @@ struct BenchOptions {
     int flush_mib = 128;
     std::int64_t deadline_ms = -1;  ///< -1 = the environment's
     bool event_ring = false;
+    bool timeline = false;
     PrimitiveBenchOptions primitives;
     MeasureOptions measure;
     MoeConfig shape;  ///< geometry overrides
@@ -91,6 +93,7 @@ struct CaseResult {
     std::int64_t doorbells_floor = 0;
     std::int64_t doorbells_most = 0;  ///< hybrid dispatch: what its rows and streams allow
     Timing timing;
+    nlohmann::json timeline;  ///< of the last call, with --timeline
 };
 
 /// Rows of one token that rank `from` must put at rank `to`: hybrid, one if it has an expert in the
@@ -227,7 +230,8 @@ class ShapeBench {
                                   .buffer_bytes = exchange->plan().window_bytes,
                                   .tokens = tokens,
                                   .hidden = hidden,
-                                  .timing = {}};
+                                  .timing = {},
+                                  .timeline = {}};
                 add_traffic(traffic, &result);
                 add_floors(exchange->plan(), table, traffic, &result);
                 const double there = least_bytes(runtime_, tokens, traffic.rows_received, in_bytes);
@@ -265,6 +269,8 @@ class ShapeBench {
                 }
                 if (options_.first_row && (name == "dispatch" || name == "cached"))
                     find_first_row(*exchange, &result);
+                if (options_.timeline && name != "launch")
+                    result.timeline = timeline_of(runtime_, exchange->health().events);
                 results->push_back(result);
             }
         }
@@ -478,7 +484,13 @@ CaseReport bench_exchanges(Runtime& runtime, const BenchOptions& options, Measur
         }
     }
     CaseReport report{table_of(results, rates), {}, {}};
-    for (const CaseResult& r : results) report.lines.push_back(to_json(r, runtime, rates, options));
+    for (const CaseResult& r : results) {
+        report.lines.push_back(to_json(r, runtime, rates, options));
+        if (r.timeline.is_null()) continue;
+        report.lines.back()["timeline"] = r.timeline;
+        report.notes.push_back(fmt::format("{} {} T {} H {}, the last call:\n{}", r.name, r.type,
+                                           r.tokens, r.hidden, describe_timeline(r.timeline)));
+    }
     if (options.syncs.size() > 1 || options.first_row) {
         report.notes.push_back(
             "buffers: the window of one rank; rows: from the start of one dispatch to\n"
@@ -545,7 +557,8 @@ int run_rank(const BenchOptions& options, std::shared_ptr<Bootstrap> bootstrap) 
     RuntimeConfig config;
     if (options.deadline_ms >= 0)
         config.deadline_ns = static_cast<std::uint64_t>(options.deadline_ms) * 1'000'000;
-    if (options.event_ring || options.first_row) config.event_ring = RuntimeConfig::EventRing::on;
+    if (options.event_ring || options.first_row || options.timeline)
+        config.event_ring = RuntimeConfig::EventRing::on;
     auto runtime = Runtime::create(bootstrap, config);
     std::vector<CaseReport> reports;
     CopyRates rates;
@@ -687,6 +700,9 @@ void add_bench(CLI::App* app, const Arguments& arguments, Action* action) {
         ->check(CLI::NonNegativeNumber);
     bench->add_flag("--event-ring", options->event_ring,
                     "kernels note where they are: what that costs");
+    bench->add_flag("--timeline", options->timeline,
+                    "Also says when the last call of a case came where on each rank, by events "
+                    "that its kernels then write: where the time goes");
     bench->add_option("--ranks", options->ranks, "ranks as threads, without mpirun");
     bench->add_option("--json", options->json_path,
                       "appends one JSON line a case to this file, - = standard output");
