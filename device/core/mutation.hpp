@@ -308,14 +308,14 @@
       "the tail covers all puts of its batch: strong")                                             \
     X(rail_no_proxy_fence, "hybrid+memory", "kernels/hybrid_dispatch",                             \
       "a proxy fence before bulk loads of acquired rows")                                          \
-    X(rail_slot_reused_early, "hybrid", "kernels/hybrid_dispatch",                                 \
+    X(rail_slot_reused_early, "hybrid+memory", "kernels/hybrid_dispatch",                          \
       "a slot is loaded when its stores have left it")                                             \
     X(rail_ring_position_stays, "hybrid", "kernels/hybrid_dispatch",                               \
       "a visit goes on where the last one ended")                                                  \
     X(rail_ends_early, "hybrid", "kernels/hybrid_dispatch",                                        \
       "a pair is over when all its rows are handed on")                                            \
     X(rail_tail_not_settled, "hybrid", "kernels/hybrid_dispatch", "each step expects new tails")   \
-    X(rail_stores_not_complete, "hybrid", "kernels/hybrid_dispatch",                               \
+    X(rail_stores_not_complete, "hybrid+memory", "kernels/hybrid_dispatch",                        \
       "rows are written before they are announced")                                                \
     X(rail_no_flush, "hybrid+late", "kernels/hybrid_dispatch",                                     \
       "send buffers are used again after a flush")                                                 \

@@ -151,6 +151,9 @@ GIMLET_DEVICE void load_pairs(const RailCombine& ctx, const CombineRing& ring, R
         GIMLET_ROLLED
         for (std::int32_t i = 0; i < rows; ++i) {
             const LaneRow lane = forwarded_row(ctx, rail.first_row(pair) + i);
+            // Every lane has read its weight before lane 0 hands the row on: once the sum is home,
+            // the next step's weights may come.
+            if (ships_weights(ctx)) warp_sync();
             if (pre_sums(ctx)) {
                 load_token(ring, cursor, lane, ctx.args.row_bytes);
                 continue;

@@ -220,10 +220,7 @@ class EngineCore {
     bool rank_stopped() const { return stopped_rank_ >= 0; }
     int stopped_rank() const { return stopped_rank_; }
     bool faults_armed() const { return !options.faults.wait_until_armed || armed_; }
-    void arm_faults() {
-        armed_ = true;
-        armed_at_step_ = steps_;
-    }
+    void arm_faults();
     void event(TraceEvent::Kind kind, int rank, int track, std::string text) {
         options.tracer->event({kind, rank, track, now_ns(), steps_, std::move(text)});
     }
@@ -351,6 +348,8 @@ class EngineCore {
     void unwind(Task* task);
     bool allowed_to_run(const Task* task) const;
     bool is_slow(const Task* task) const;
+    void plan_rest();
+    bool rests(const Task* task);
     Task* pick_any();
     Task* pick_far();
     Task* pick_near();
@@ -379,6 +378,8 @@ class EngineCore {
     int stopped_rank_ = -1;
     bool armed_ = false;
     uint64_t armed_at_step_ = 0;
+    uint64_t rest_begins_ns_ = 0;
+    uint64_t rest_ends_ns_ = 0;  // 0: nobody rests any more
     std::deque<HostTask> hosts_;
     unsigned hosts_running_ = 0;
     std::vector<HostTask*> host_waits_;

@@ -34,6 +34,7 @@ constexpr int kSlowPicks = 16;  // choices that may fall on slow threads before 
 constexpr uint64_t kQuietNsMax = 1ull
                                  << 44;  // about five hours: longer than any deadline worth testing
 constexpr unsigned kExactJumps = 16;
+constexpr uint64_t kLeapsOfRest = 16;  // at least, while a block rests (fault)
 constexpr uint64_t kQuietRoundSteps = 32768;
 constexpr uint64_t kQuietStepsMax = 4000000;
 
@@ -159,7 +160,11 @@ void Engine::note_clock_read() {
 }
 
 void Engine::note_host_read(const void* address, size_t bytes) {
-    if (Watch* const watching = watch()) watching->host_reads(address, bytes);
+    if (Watch* const watching = watch()) watching->host_access(address, bytes, false);
+}
+
+void Engine::note_host_write(const void* address, size_t bytes) {
+    if (Watch* const watching = watch()) watching->host_access(address, bytes, true);
 }
 
 int Engine::host_rank() const {
@@ -232,6 +237,7 @@ EngineCore::EngineCore(const SimOptions& options_in, int device_count, bool simu
     streams = std::make_unique<StreamTable>(*this);
     bulk = std::make_shared<BulkEngine>(*this);
     workers.push_back(bulk);
+    if (!options.faults.wait_until_armed) plan_rest();
 }
 
 EngineCore::~EngineCore() {
@@ -321,6 +327,30 @@ bool EngineCore::is_slow(const Task* task) const {
     const ThreadPlace& place = static_cast<const DeviceTask*>(task)->place;
     return place.device == faults.slow_rank &&
            (faults.slow_block < 0 || place.block == static_cast<unsigned>(faults.slow_block));
+}
+
+void EngineCore::arm_faults() {
+    armed_ = true;
+    armed_at_step_ = steps_;
+    plan_rest();
+}
+
+void EngineCore::plan_rest() {
+    const FaultPlan& faults = options.faults;
+    if (faults.rest_rank < 0) return;
+    rest_begins_ns_ = now_ns() + faults.rest_from_ns;
+    rest_ends_ns_ = rest_begins_ns_ + faults.rest_ns;
+}
+
+// Whether the task's block stands still now.
+bool EngineCore::rests(const Task* task) {
+    const uint64_t now = now_ns();
+    if (now >= rest_ends_ns_) rest_ends_ns_ = 0;
+    if (rest_ends_ns_ == 0 || now < rest_begins_ns_ || task->kind != FiberKind::device)
+        return false;
+    const ThreadPlace& place = static_cast<const DeviceTask*>(task)->place;
+    return place.device == options.faults.rest_rank && place.block == options.faults.rest_block &&
+           !choosing();
 }
 
 Task* EngineCore::pick() {
@@ -415,6 +445,8 @@ void EngineCore::yield(const char* what) {
         check_ended(self);
         return;
     }
+    if (rest_ends_ns_ > 0 && rests(self)) [[unlikely]]
+        return sleep_until(rest_ends_ns_, "resting block (fault)");
     ++steps_;
     self->what = what;
     if (options.schedule == Schedule::run_to_block && budget_ > 0 && --spin_budget_ > 0) return;
@@ -1059,6 +1091,11 @@ void EngineCore::jump_time() {
 
 void EngineCore::jump_to(uint64_t target_ns) {
     const uint64_t now = now_ns();
+    // A block rests: in steps that show the others their shorter deadlines before it wakes.
+    if (rest_ends_ns_ > now) {
+        const uint64_t leap_ns = options.faults.rest_ns / kLeapsOfRest + 1;
+        target_ns = std::min({target_ns, rest_ends_ns_, now + leap_ns});
+    }
     // Not past the moment when something in flight may move: that would eat up deadlines.
     for (const auto& worker : workers) {
         const uint64_t wakes_ns = worker->busy() ? worker->wakes_at_ns() : ~uint64_t{0};

@@ -113,6 +113,8 @@ class Engine {
 
     /// For the race checker: a host program reads device memory, after it has synchronised.
     void note_host_read(const void* address, size_t bytes);
+    /// Likewise: it has written device memory.
+    void note_host_write(const void* address, size_t bytes);
 
     /// Rank of the current host fiber, or of the device whose thread this is; -1 outside a
     /// simulation.

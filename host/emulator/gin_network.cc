@@ -17,7 +17,10 @@ namespace {
 
 constexpr size_t kPiecesMax = 8;  // an operation is cut into at most this many pieces
 constexpr unsigned kPatienceMax = 96;
-constexpr unsigned kLateTurnsMax = 100;
+// Completions at the sender that come late: most of them soon, a few after several steps.
+constexpr uint64_t kLateNsMax = 4'000;
+constexpr uint64_t kVeryLateNsMax = 1'000'000;
+constexpr uint64_t kVeryLateOneIn = 16;
 [[maybe_unused]] constexpr size_t kActorCount = 16;
 constexpr int kMovesPerStep = 2;
 constexpr size_t kAnyPiece = ~size_t{0};
@@ -165,7 +168,7 @@ void GinNetwork::draw_faults(GinQueue& queue, GinOp& op) {
                       static_cast<uint64_t>(-std::log1p(-uniform) * extra);
     }
     if (faults.late_completion_chance > 0 && engine_.rng().chance(faults.late_completion_chance))
-        op.late_turns = 1 + static_cast<unsigned>(engine_.rng().below(kLateTurnsMax));
+        op.late_until_ns = engine_.now_ns() + draw_lateness();
     if (faults.fail_put_rank == queue.rank && engine_.faults_armed()) {
         issued_by_rank_.resize(std::max(issued_by_rank_.size(), size_t(queue.rank) + 1));
         if (++issued_by_rank_[static_cast<size_t>(queue.rank)] == faults.fail_put_number) {
@@ -176,6 +179,12 @@ void GinNetwork::draw_faults(GinQueue& queue, GinOp& op) {
     if (!queue.broken || op.kind == GinOpKind::get) return;
     op.pieces.clear();
     op.delivered = op.signalled = true;
+}
+
+uint64_t GinNetwork::draw_lateness() {
+    Rng& rng = engine_.rng();
+    const bool very = rng.below(kVeryLateOneIn) == 0;
+    return 1 + rng.below(very ? kVeryLateNsMax : kLateNsMax);
 }
 
 // Where an operation is told in a trace: at its issuer, or at the peer that it reaches.
@@ -199,7 +208,9 @@ uint64_t GinNetwork::wakes_at_ns() const {
     for (const GinQueue* queue : active_) {
         for (uint64_t n = queue->base; n < queue->rung; ++n) {
             const GinOp& op = queue->ops[n - queue->base];
-            if (!op.done() && op.ready_ns > now) first = std::min(first, op.ready_ns);
+            if (op.done()) continue;
+            if (op.ready_ns > now) first = std::min(first, op.ready_ns);
+            if (!op.local_done && op.late_until_ns > now) first = std::min(first, op.late_until_ns);
         }
     }
     return first;
@@ -215,8 +226,13 @@ bool GinNetwork::step_rested(Rng& rng) {
         const uint64_t start = rng.below(span);
         for (uint64_t j = 0; j < span; ++j) {
             const uint64_t number = queue.base + (start + j) % span;
-            const GinOp& op = queue.at(number);
-            if (!op.done() && op.ready_ns <= now && move(queue, number, rng)) return true;
+            GinOp& op = queue.at(number);
+            if (op.done() || op.ready_ns > now) continue;
+            if (op.patience > 0) {
+                op.patience -= 1;
+                return true;
+            }
+            if (move(queue, number, rng)) return true;
         }
     }
     return false;
@@ -225,7 +241,8 @@ bool GinNetwork::step_rested(Rng& rng) {
 bool GinNetwork::step(Rng& rng) {
     if (active_.empty()) return false;
     const FaultPlan& faults = engine_.options().faults;
-    if (faults.delay_min_ns > 0 || faults.delay_mean_ns > 0) return step_rested(rng);
+    if (faults.delay_min_ns > 0 || faults.delay_mean_ns > 0 || faults.late_completion_chance > 0)
+        return step_rested(rng);
     for (int i = 0; i < kMovesPerStep && !active_.empty(); ++i) {
         GinQueue& queue = *active_[rng.below(active_.size())];
         const uint64_t span = queue.rung - queue.base;
@@ -246,19 +263,16 @@ unsigned GinNetwork::legal_steps(GinQueue& queue, uint64_t number, Step* out) {
     const GinOp& op = queue.at(number);
     unsigned count = 0;
     if (!op.pieces.empty()) out[count++] = Step::piece;
-    if (!op.local_done && op.kind != GinOpKind::get && op.late_turns == 0)
+    if (!op.local_done && op.kind != GinOpKind::get && op.late_until_ns <= engine_.now_ns())
         out[count++] = Step::local;
     if (!op.signalled && op.delivered && signal_enabled(queue, number)) out[count++] = Step::signal;
     return count;
 }
 
 bool GinNetwork::move(GinQueue& queue, uint64_t number, Rng& rng) {
-    GinOp& op = queue.at(number);
     Step steps[3];
     const unsigned count = legal_steps(queue, number, steps);
-    const bool late = op.late_turns > 0;
-    if (late) op.late_turns -= 1;
-    if (count == 0) return late;
+    if (count == 0) return false;
     perform(queue, number, steps[rng.below(count)], kAnyPiece, rng);
     return true;
 }

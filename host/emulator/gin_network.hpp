@@ -44,12 +44,12 @@ struct GinOp {
 
     // Progress.
     bool local_done = false;
-    bool delivered = false;   ///< all bytes are at their destination
-    bool signalled = false;   ///< or there is no signal
-    unsigned patience = 0;    ///< times it is passed over
-    uint64_t ready_ns = 0;    ///< it rests until then (fault)
-    unsigned late_turns = 0;  ///< times that its completion at the sender is passed over (fault)
-    std::vector<char> data;   ///< put: the source at issue; get: what was read
+    bool delivered = false;      ///< all bytes are at their destination
+    bool signalled = false;      ///< or there is no signal
+    unsigned patience = 0;       ///< times it is passed over
+    uint64_t ready_ns = 0;       ///< it rests until then (fault)
+    uint64_t late_until_ns = 0;  ///< not complete at its sender before (fault)
+    std::vector<char> data;      ///< put: the source at issue; get: what was read
     std::vector<std::pair<size_t, size_t>> pieces;  ///< (offset, bytes) not moved yet
 
     bool done() const { return local_done && delivered && signalled; }
@@ -136,6 +136,7 @@ class GinNetwork {
     bool step_rested(Rng& rng);
     void tell(int rank, const char* what, const GinQueue& queue, const GinOp& op);
     unsigned draw_patience();
+    uint64_t draw_lateness();
     enum class Step : uint8_t { piece, local, signal };
     unsigned legal_steps(GinQueue& queue, uint64_t number, Step* out);
     bool choosing() const;

@@ -37,6 +37,10 @@ struct FaultPlan {
     int stall_rank = -1;                   ///< rank whose CTA `stall_block` does not run ...
     unsigned stall_block = 0;              ///< ... block index within its kernel ...
     uint64_t stall_ns = 0;                 ///< ... for this long after the CTA started
+    int rest_rank = -1;                    ///< rank whose CTA `rest_block` stands still ...
+    unsigned rest_block = 0;               ///< ... (as if its SM were lent to somebody else) ...
+    uint64_t rest_from_ns = 0;             ///< ... from this moment on, see wait_until_armed ...
+    uint64_t rest_ns = 0;                  ///< ... for this long
     int slow_rank = -1;                    ///< rank whose threads get one turn of `slow_factor` ...
     int slow_block = -1;                   ///< ... only those of this block; -1 = all
     unsigned slow_factor = 1;
@@ -50,7 +54,7 @@ struct FaultPlan {
                                       ///< locally all the same
     bool near_wrap_counters = false;  ///< fresh signals, their shadows and counters start just
                                       ///< below their wrap (2^64, 2^64, 2^56)
-    /// Stop, late and failing put count from the moment when all host programs have called
+    /// Stop, rest, late and failing put count from the moment when all host programs have called
     /// arm_faults(), so that a program can be set up first. The late rank sleeps in arm_faults().
     bool wait_until_armed = false;
 };

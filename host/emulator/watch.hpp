@@ -91,8 +91,9 @@ class Watch {
 
     // ---- plain accesses, by the running thread
     void access(const void* address, size_t bytes, bool writes, CodeAddress code);
-    /// A host program reads what kernels left; it knows what it has synchronised with.
-    void host_reads(const void* address, size_t bytes);
+    /// A host program reads what kernels left, or has written what they will read; it knows what it
+    /// has synchronised with.
+    void host_access(const void* address, size_t bytes, bool writes);
 
     // ---- agents: what the machine does later on a thread's behalf
     using AgentId = uint32_t;

@@ -138,6 +138,13 @@ std::vector<T> downloaded(const T* from, std::size_t count) {
     return out;
 }
 
+/// The copy has been made when this returns.
+void write_device(void* to, const Bytes& from, int rank) {
+    if (from.empty()) return;
+    detail::device_copy(to, from.data(), from.size(), rank);
+    emu::Engine::get().note_host_write(to, from.size());
+}
+
 void check_counts(const World& world, int rank, std::size_t step, const Exchange& exchange,
                   const Routing& routing) {
     const ReferenceRank& wanted = world.reference.ranks[static_cast<std::size_t>(rank)];
@@ -191,8 +198,7 @@ void fill_answers(const World& world, int rank, std::size_t step, Exchange& exch
         fill_row_pattern(world.answer_seed(step, rank), rank, static_cast<int>(i),
                          world.scenario.config.combine_type, answers.data() + i * row, row);
     }
-    if (!answers.empty())
-        detail::device_copy(exchange.combine_input(), answers.data(), answers.size(), rank);
+    write_device(exchange.combine_input(), answers, rank);
 }
 
 void check_combined(const World& world, int rank, std::size_t step, const Exchange& exchange,
@@ -273,9 +279,7 @@ class RowWatch {
     }
 
     void overwrite(const std::byte* at, std::size_t bytes) const {
-        if (bytes == 0) return;
-        const Bytes pattern(bytes, std::byte{0xa5});
-        detail::device_copy(const_cast<std::byte*>(at), pattern.data(), bytes, rank_);
+        write_device(const_cast<std::byte*>(at), Bytes(bytes, std::byte{0xa5}), rank_);
     }
 
     const World& world_;

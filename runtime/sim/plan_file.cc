@@ -127,6 +127,13 @@ void read_groups(const Fields& top, SimPlan* plan) {
         faults.stall_block = static_cast<unsigned>(stall.whole("block", 0, kLargestRank));
         faults.stall_ns = stall.time_ns("time");
     }
+    if (top.has("rest_block")) {
+        const Fields rest(top.at("rest_block"), "rest_block", {"rank", "block", "from", "time"});
+        faults.rest_rank = rest.rank();
+        faults.rest_block = static_cast<unsigned>(rest.whole("block", 0, kLargestRank));
+        faults.rest_from_ns = rest.time_ns("from");
+        faults.rest_ns = rest.time_ns("time");
+    }
     if (top.has("slow")) {
         const Fields slow(top.at("slow"), "slow", {"rank", "block", "factor"});
         faults.slow_rank = slow.rank();
@@ -182,8 +189,8 @@ SimPlan parse_plan(const std::string& json_text) {
     }
     const Fields top(json, "",
                      {"schedule", "queue_depth", "reorder", "split", "duplicate_doorbell", "delay",
-                      "stall_block", "slow", "late_rank", "stop_rank", "fail_put", "near_wrap",
-                      "late_completion", "memory"});
+                      "stall_block", "rest_block", "slow", "late_rank", "stop_rank", "fail_put",
+                      "near_wrap", "late_completion", "memory"});
     SimPlan plan;
     if (top.has("schedule")) {
         const Json& value = top.at("schedule");
@@ -265,6 +272,13 @@ SimPlan random_plan(std::uint64_t seed, int ranks) {
         faults.fail_put_rank = rank();
         faults.fail_put_number = 1 + rng.below(40);
     }
+    if (rng.below(4) == 0) {
+        faults.rest_rank = rank();
+        faults.rest_block = static_cast<unsigned>(rng.below(3));
+        faults.rest_from_ns = rng.below(100000);
+        faults.rest_ns = 1 + rng.below(1000000);
+    }
+    if (rng.below(4) == 0) faults.late_completion_chance = round_chance(1 + rng.below(100));
     return plan;
 }
 
@@ -285,6 +299,12 @@ std::string plan_text(const SimPlan& plan) {
         json["stall_block"] = {{"rank", faults.stall_rank},
                                {"block", faults.stall_block},
                                {"time", time_text(faults.stall_ns)}};
+    }
+    if (faults.rest_rank >= 0) {
+        json["rest_block"] = {{"rank", faults.rest_rank},
+                              {"block", faults.rest_block},
+                              {"from", time_text(faults.rest_from_ns)},
+                              {"time", time_text(faults.rest_ns)}};
     }
     if (faults.slow_rank >= 0) {
         json["slow"]["rank"] = faults.slow_rank;
@@ -309,6 +329,7 @@ void check_plan_ranks(const SimPlan& plan, int ranks) {
         if (rank >= ranks) refuse(field, "{} is not one of the {} ranks", rank, ranks);
     };
     check("stall_block.rank", plan.faults.stall_rank);
+    check("rest_block.rank", plan.faults.rest_rank);
     check("slow.rank", plan.faults.slow_rank);
     check("late_rank.rank", plan.faults.late_rank);
     check("stop_rank.rank", plan.faults.stop_rank);

@@ -19,6 +19,7 @@ namespace gimlet::sim {
 ///     "reorder": 0.2, "split": 0.25, "duplicate_doorbell": 0.1, "late_completion": 0.5,
 ///     "delay": {"chance": 0.1, "min": "2us", "mean": "20us"},
 ///     "stall_block": {"rank": 0, "block": 1, "time": "50us"},
+///     "rest_block": {"rank": 0, "block": 1, "from": "10us", "time": "1ms"},
 ///     "slow": {"rank": 1, "block": 0, "factor": 8},
 ///     "late_rank": {"rank": 2, "time": "1ms"}        or {"rank": 2, "steps": 20000},
 ///     "stop_rank": {"rank": 3, "step": 20000},

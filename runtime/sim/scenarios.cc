@@ -164,7 +164,8 @@ SimResult grid_barrier(const SimCase& which, emu::Tracer* tracer) {
 
 // --- a rank that does not come
 
-std::string told_and_recovered(const MeetingOutcome& outcome, const MeetingCase& meeting) {
+std::string told_and_recovered(const MeetingOutcome& outcome, const MeetingCase& meeting,
+                               int rest_rank) {
     if (!outcome.message.empty()) return outcome.message;
     if (outcome.mismatches > 0) return fmt::format("{} words differ", outcome.mismatches);
     const auto threads = static_cast<std::uint64_t>(meeting.blocks * meeting.threads);
@@ -181,7 +182,7 @@ std::string told_and_recovered(const MeetingOutcome& outcome, const MeetingCase&
             return fmt::format("rank {}: no record of a time-out, but {}", rank, text_of(error));
         if (error.rank != static_cast<int>(rank) || error.epoch != 1)
             return fmt::format("rank {}: the record is wrong: {}", rank, text_of(error));
-        if (error.peer >= 0 && error.peer != meeting.absent_rank)
+        if (error.peer >= 0 && error.peer != meeting.absent_rank && error.peer != rest_rank)
             return fmt::format("rank {}: the record names rank {} instead of {}", rank, error.peer,
                                meeting.absent_rank);
         if (error.elapsed_ns < meeting.deadline_ns || error.elapsed_ns > 64 * meeting.deadline_ns)
@@ -214,12 +215,24 @@ SimResult absent_rank(const SimCase& which, emu::Tracer* tracer) {
                                                     : 2,
                                          one_team ? emu::GinMode::off : any_gin(draw));
     options.tracer = tracer;
+    // Longer than a wait for a peer, shorter than one for a block: perhaps the others of its kernel
+    // have given up when it looks.
+    emu::FaultPlan& faults = options.faults;
+    if (meeting.blocks > 1) {
+        faults.rest_rank = (meeting.absent_rank + draw.between(1, ranks - 1)) % ranks;
+        faults.rest_block = static_cast<unsigned>(draw.between(0, meeting.blocks - 1));
+        faults.rest_from_ns = static_cast<std::uint64_t>(draw.between(0, 8'000));
+        faults.rest_ns = meeting.deadline_ns * 3 / 2;
+    }
     const MeetingOutcome outcome = run_meeting(options, meeting);
     SimResult result;
     result.report = outcome.report;
     result.description = text_of(options) + ", " + text_of(meeting) +
                          fmt::format(", rank {} absent", meeting.absent_rank);
-    result.fault = told_and_recovered(outcome, meeting);
+    if (faults.rest_rank >= 0)
+        result.description +=
+            fmt::format(", rank {} block {} rests", faults.rest_rank, faults.rest_block);
+    result.fault = told_and_recovered(outcome, meeting, faults.rest_rank);
     result.good = result.fault.empty();
     return result;
 }

@@ -54,6 +54,7 @@ TEST_CASE("a plan file keeps what it says", "[sim][plans]") {
         R"({"schedule":"priority","queue_depth":32,"reorder":0.5,"split":0.75,)"
         R"("duplicate_doorbell":0.125,"delay":{"chance":0.25,"min":"2us","mean":"20us"},)"
         R"("stall_block":{"rank":0,"block":1,"time":"50us"},"slow":{"rank":1,"block":0,"factor":8},)"
+        R"("rest_block":{"rank":1,"block":2,"from":"10us","time":"1ms"},)"
         R"("late_rank":{"rank":1,"steps":500},"stop_rank":{"rank":1,"step":20000},)"
         R"("fail_put":{"rank":0,"number":5},"near_wrap":true,"late_completion":0.375,)"
         R"("memory":{"stale_loads":true,"find_races":true}})";
@@ -63,6 +64,10 @@ TEST_CASE("a plan file keeps what it says", "[sim][plans]") {
     REQUIRE(plan.faults.delay_min_ns == 2'000);
     REQUIRE(plan.faults.delay_mean_ns == 20'000);
     REQUIRE(plan.faults.stall_ns == 50'000);
+    REQUIRE(plan.faults.rest_rank == 1);
+    REQUIRE(plan.faults.rest_block == 2);
+    REQUIRE(plan.faults.rest_from_ns == 10'000);
+    REQUIRE(plan.faults.rest_ns == 1'000'000);
     REQUIRE(plan.faults.slow_block == 0);
     REQUIRE(plan.faults.late_ns == 1'000);
     REQUIRE(plan.faults.stop_at_step == 20'000);
@@ -101,6 +106,7 @@ TEST_CASE("a malformed plan names the field", "[sim][plans]") {
         {R"({"schedule": "fair"})", "schedule: \"fair\""},
         {R"({"queue_depth": 1})", "queue_depth: 1"},
         {R"({"near_wrap": 1})", "near_wrap"},
+        {R"({"rest_block": {"rank": 0, "block": 1, "time": "1us"}})", "rest_block.from"},
         {R"({"slow": {"factor": 2}})", "slow.rank: is missing"},
         {R"({"slow": {"rank": -1, "factor": 2}})", "slow.rank: -1"},
         {R"({"slow": {"rank": 0, "factor": 0}})", "slow.factor: 0"},
@@ -133,6 +139,7 @@ TEST_CASE("each fault changes the run, and the run repeats itself", "[sim][plans
         R"({"duplicate_doorbell": 1})", R"({"delay": {"chance": 0.5}})",
         R"({"delay": {"min": "1us", "mean": "5us"}})",
         R"({"stall_block": {"rank": 1, "block": 0, "time": "30us"}})",
+        R"({"rest_block": {"rank": 1, "block": 0, "from": "2us", "time": "30us"}})",
         R"({"slow": {"rank": 1, "factor": 9}})", R"({"late_rank": {"rank": 2, "steps": 9000}})",
         R"({"stop_rank": {"rank": 3, "step": 3000}})", R"({"fail_put": {"rank": 0, "number": 2}})",
         R"({"near_wrap": true})", R"({"late_completion": 1})",
