@@ -188,6 +188,11 @@ TEST_CASE("litmus programs, walked through further", "[.][litmus][exhaustive]") 
                                        Bound{"lsa/release_gpu_scope", 3},
                                        Bound{"lsa/acquire_gpu_scope", 3},
                                        Bound{"lsa/fence_gpu_scope", 3},
+                                       Bound{"lsa/release_block_scope", 3},
+                                       Bound{"lsa/acquire_block_scope", 3},
+                                       Bound{"lsa/fence_block_scope", 3},
+                                       Bound{"lsa/acq_rel_add", 3},
+                                       Bound{"lsa/release_sequence", 3},
                                        Bound{"gpu/block_scope", 3},
                                        Bound{"lsa/store_buffering", 3}};
     for (const Bound& bound : bounds) {

@@ -63,8 +63,13 @@ enum class ProgramId : std::int32_t {
     lsa_release_gpu_scope,
     lsa_acquire_gpu_scope,
     lsa_fence_gpu_scope,
+    lsa_release_block_scope,
+    lsa_acquire_block_scope,
+    lsa_fence_block_scope,
     gpu_block_scope,
     lsa_store_buffering,
+    lsa_acq_rel_add,
+    lsa_release_sequence,
 };
 
 /// What a machine must have for a program. Bits.

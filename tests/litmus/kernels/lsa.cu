@@ -70,6 +70,7 @@ GIMLET_DEVICE void writer(const Machine& m) {
             break;
         case ProgramId::lsa_release_relaxed:
         case ProgramId::lsa_acquire_gpu_scope:
+        case ProgramId::lsa_acquire_block_scope:
             store_relaxed<Scope::system>(m.other(kX), 1);
             store_release<Scope::system>(m.other(kFlag), 1);
             break;
@@ -81,6 +82,23 @@ GIMLET_DEVICE void writer(const Machine& m) {
             store_relaxed<Scope::system>(m.other(kX), 1);
             fence_acq_rel<Scope::gpu>();
             store_relaxed<Scope::system>(m.other(kFlag), 1);
+            break;
+        case ProgramId::lsa_release_block_scope:
+            store_relaxed<Scope::system>(m.other(kX), 1);
+            store_release<Scope::block>(m.other(kFlag), 1);
+            break;
+        case ProgramId::lsa_fence_block_scope:
+            store_relaxed<Scope::system>(m.other(kX), 1);
+            fence_acq_rel<Scope::block>();
+            store_relaxed<Scope::system>(m.other(kFlag), 1);
+            break;
+        case ProgramId::lsa_acq_rel_add:
+            *m.other(kX) = 1;
+            fetch_add_acq_rel<Scope::system>(m.other(kFlag), 1);
+            break;
+        case ProgramId::lsa_release_sequence:
+            *m.other(kX) = 1;
+            store_release<Scope::system>(m.other(kFlag), 1);
             break;
         case ProgramId::lsa_store_buffering:
             store_relaxed<Scope::system>(m.other(kX), 1);
@@ -113,6 +131,7 @@ GIMLET_DEVICE void reader(const Machine& m) {
             break;
         case ProgramId::lsa_relaxed_acquire:
         case ProgramId::lsa_release_gpu_scope:
+        case ProgramId::lsa_release_block_scope:
             m.wait_acquire<Scope::system>(kFlag);
             m.report(0, m.look(kX));
             break;
@@ -124,6 +143,28 @@ GIMLET_DEVICE void reader(const Machine& m) {
             m.wait_relaxed(kFlag);
             fence_acq_rel<Scope::gpu>();
             m.report(0, m.look(kX));
+            break;
+        case ProgramId::lsa_acquire_block_scope:
+            // The poll is of system scope: one of block scope need not end.
+            m.wait_relaxed(kFlag);
+            load_acquire<Scope::block>(m.own(kFlag));
+            m.report(0, m.look(kX));
+            break;
+        case ProgramId::lsa_fence_block_scope:
+            m.wait_relaxed(kFlag);
+            fence_acq_rel<Scope::block>();
+            m.report(0, m.look(kX));
+            break;
+        case ProgramId::lsa_acq_rel_add:
+            m.wait_relaxed(kFlag);
+            fetch_add_acq_rel<Scope::system>(m.own(kFlag), 1);
+            m.report(0, *m.own(kX));
+            break;
+        case ProgramId::lsa_release_sequence:
+            m.wait_relaxed(kFlag);
+            fetch_add_relaxed<Scope::system>(m.own(kFlag), 1);
+            load_acquire<Scope::system>(m.own(kFlag));
+            m.report(0, *m.own(kX));
             break;
         case ProgramId::lsa_store_buffering:
             store_relaxed<Scope::system>(m.other(kX), 1);
