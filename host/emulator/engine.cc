@@ -1086,16 +1086,18 @@ void EngineCore::jump_time() {
         const unsigned leaps = quiet_rounds_ > kExactJumps ? quiet_rounds_ - kExactJumps : 0u;
         target += 1024ull << std::min(leaps, 40u);
     }
+    // A block rests: in steps that show the others their shorter deadlines before it wakes. Such
+    // steps say nothing about how long the next leap should be.
+    if (rest_ends_ns_ > now) {
+        const uint64_t leap_ns = options.faults.rest_ns / kLeapsOfRest + 1;
+        target = std::min({target, rest_ends_ns_, now + leap_ns});
+        quiet_rounds_ = std::min(quiet_rounds_, kExactJumps);
+    }
     jump_to(target);
 }
 
 void EngineCore::jump_to(uint64_t target_ns) {
     const uint64_t now = now_ns();
-    // A block rests: in steps that show the others their shorter deadlines before it wakes.
-    if (rest_ends_ns_ > now) {
-        const uint64_t leap_ns = options.faults.rest_ns / kLeapsOfRest + 1;
-        target_ns = std::min({target_ns, rest_ends_ns_, now + leap_ns});
-    }
     // Not past the moment when something in flight may move: that would eat up deadlines.
     for (const auto& worker : workers) {
         const uint64_t wakes_ns = worker->busy() ? worker->wakes_at_ns() : ~uint64_t{0};

@@ -471,7 +471,7 @@ SimResult hybrid(const SimCase& which, emu::Tracer* tracer) {
     draw_exchange(which, draw, draw.any_of({Layout::rank_major, Layout::expert_major}),
                   Sync::barrier, &scenario);
     scenario.config.mode = ExchangeMode::hybrid;
-    scenario.config.publish_rows = draw.between(1, 3);
+    scenario.config.publish_rows = draw.any_of({1, 2, 3, 16});
     scenario.config.chunk_rows = 1;  // a channel may hold no more
     if (draw.one_in(4)) scenario.config.pre_sum = PreSum::off;
     return run_exchange(which, tracer, scenario);
