@@ -59,7 +59,9 @@ struct Knowledge {
 
 // Half of a watched run's time goes into these loops.
 void Clock::join(const Clock& other) {
-    using Lanes [[gnu::vector_size(16), gnu::aligned(4), gnu::may_alias]] = ClockTime;
+    // As aligned as every allocation is.
+    using Lanes [[gnu::vector_size(16), gnu::may_alias]] = ClockTime;
+    static_assert(sizeof(Lanes) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
     constexpr size_t kLanes = sizeof(Lanes) / sizeof(ClockTime);
     const size_t count = other.times_.size();
     if (count > times_.size()) times_.resize(count);
