@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "device/abi/kernel_args.hpp"
@@ -41,12 +43,13 @@ struct RuntimeCore {
     std::uint64_t first_step = 0;
     RuntimeConfig::EventRing event_ring = RuntimeConfig::EventRing::off;
     std::vector<Exchange*> open_exchanges;  // by age
+    std::uint64_t exchange_count = 0;       // made so far: the same on all ranks
     std::uint64_t barrier_count = 0;
 
     // The barrier's own window and device communicator.
     std::unique_ptr<DeviceCommunicator> barrier_device_comm;
     std::unique_ptr<SymmetricWindow> barrier_window;
-    StepGuard barrier_guard;
+    std::shared_ptr<StepGuard> barrier_guard;
     BarrierArgs barrier_args{};
     KernelShape barrier_shape{};
 
@@ -55,7 +58,7 @@ struct RuntimeCore {
     bool barrier_captured = false;  // replays are not seen
     bool side_stream_stuck = false;
     std::atomic<int> leftover_count{0};      // aborted Exchanges that are not freed yet
-    std::atomic<int> kept_routing_count{0};  // destroyed Routings that are not
+    std::atomic<int> kept_routing_count{0};  // destroyed Routings that are not freed yet
 
     // For the host's own kernels after a failure.
     Stream side_stream;
@@ -69,12 +72,21 @@ struct RuntimeCore {
     void allow_for(std::uint64_t deadline_ns) noexcept;
     /// A call's own deadline, if it has one.
     void use_deadline(std::optional<std::uint64_t> deadline_ns, PeerHandles* peers) noexcept;
+    /// Collective: what a call of all ranks begins with. Error(config_mismatch) if they make
+    /// different ones, or have brought different `fields`; Error(peer_failed) at once on the others
+    /// if one has a `failure`.
+    void agree_on_call(const std::string& call, const std::exception_ptr& failure = nullptr,
+                       std::vector<AgreementField> fields = {});
+    /// Those of a call that all open Exchanges take part in.
+    std::vector<AgreementField> fields_of_open_exchanges() const;
     /// Collective: returns when all devices are idle. If one has an error, it fails on all.
     void wait_for_all(const char* what);
-    /// Local: waits for the device if abort() has left something of it, and frees what may go.
-    /// `settled`: no rank's device works.
-    enum class Peers { busy, settled };
-    void free_leftovers(Peers peers) const;
+    /// Local: waits for the device if something is left on it that may go, and frees that. The
+    /// thread is this Runtime's.
+    void free_leftovers() const;
+    /// Collective, while all devices are idle: waits until nothing is on its way to Exchanges that
+    /// have been aborted on all ranks, and frees what is left of them here.
+    void settle_leftovers();
     /// Kernels of an Exchange or a barrier may still run.
     bool busy() const noexcept;
     /// The host knows that no kernel runs.

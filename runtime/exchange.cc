@@ -76,7 +76,7 @@ Plan Exchange::agree_on_plan(RuntimeCore& core, const std::function<MoeConfig()>
     Plan plan;
     together(bootstrap, "the plan of the Exchange", [&] {
         plan = make_plan(config, inputs);
-        core.free_leftovers(RuntimeCore::Peers::busy);
+        core.free_leftovers();
     });
     *device_comm = DeviceCommunicator::create(*core.communicator, plan.device_comm_request());
     const int wanted = plan.kernels.gin_context_count;
@@ -113,16 +113,16 @@ std::unique_ptr<Exchange> Exchange::create_from(Runtime& runtime,
     exchange->device_comm_ = std::move(device_comm);
     exchange->window_ =
         SymmetricWindow::create(*core->communicator, exchange->plan_.window_layout());
+    exchange->args_ = exchange->plan_.exchange_args();
     together(*core->bootstrap, "the records of the Exchange", [&] {
         exchange->guard_ = std::make_shared<StepGuard>(*core, "the Exchange");
         exchange->tensors_ =
             DeviceBuffer<std::byte>(exchange->plan_.tensors.total_bytes, core->rank());
+        exchange->args_.peers = make_peer_handles(
+            core->topology, *exchange->device_comm_, *exchange->window_, exchange->plan_.shape,
+            exchange->plan_.deadline_ns, exchange->guard_->device_record());
+        core->open_exchanges.reserve(core->open_exchanges.size() + 1);
     });
-
-    exchange->args_ = exchange->plan_.exchange_args();
-    exchange->args_.peers = make_peer_handles(
-        core->topology, *exchange->device_comm_, *exchange->window_, exchange->plan_.shape,
-        exchange->plan_.deadline_ns, exchange->guard_->device_record());
     exchange->args_.peers.rails_only = exchange->plan_.exchange_args().peers.rails_only;
     const std::uint64_t start = core->first_step;
     exchange->args_.peers.events = exchange->guard_->device_events();
@@ -130,6 +130,7 @@ std::unique_ptr<Exchange> Exchange::create_from(Runtime& runtime,
     exchange->dispatch_epoch_ = exchange->combine_epoch_ = start;
     exchange->base_ = exchange->args_.peers.local;
     exchange->open_ = true;
+    exchange->number_ = ++core->exchange_count;
     core->allow_for(exchange->plan_.deadline_ns);
     core->open_exchanges.push_back(exchange.get());
     return exchange;
@@ -173,8 +174,7 @@ Routing Exchange::make_routing() {
     const auto count_words = static_cast<std::size_t>(plan_.rank_count) *
                              static_cast<std::size_t>(plan_.shape.count_row_words());
     const int kept = core_->kept_routing_count.load();
-    if (kept > 0 && (kept >= kMostKeptRoutings || !core_->busy()))
-        core_->free_leftovers(RuntimeCore::Peers::busy);
+    if (kept > 0 && (kept >= kMostKeptRoutings || !core_->busy())) core_->free_leftovers();
     Routing routing;
     routing.exchange_id_ = id_;
     routing.memory_.reset(new Leftovers);
@@ -239,7 +239,7 @@ void Exchange::synchronize(cudaStream_t stream) {
 }
 
 Health Exchange::health() const {
-    Health health = guard_->health();
+    Health health = guard_ ? guard_->health() : last_health_;
     if (!open_ || !core_->communicator->is_open()) health.state = HealthState::closed;
     return health;
 }
@@ -260,6 +260,23 @@ void Exchange::leave_rails() {
 
 GroupReport Exchange::recover() {
     require_open("recover");
+    core_->agree_on_call(call_text("recover"));
+    GroupReport report = recover_this();
+    core_->settle_leftovers();
+    return report;
+}
+
+void Exchange::refuse_recover(const Error& fault) {
+    require_open("recover");
+    core_->agree_on_call(call_text("recover"), std::make_exception_ptr(fault));
+    throw Error(fault);
+}
+
+std::string Exchange::call_text(const char* call) const {
+    return fmt::format("{}() of Exchange {}", call, number_);
+}
+
+GroupReport Exchange::recover_this() {
     const DeviceGuard device(core_->communicator->device(), rank());
     StepPosition position;
     GroupReport report = guard_->recover(captured_parity_, &position);
@@ -292,35 +309,31 @@ StepTraffic Exchange::traffic(const Routing& routing) const {
                            {pairs.subspan(rail.size() / 2), pairs.first(rail.size() / 2), slots});
 }
 
-void Exchange::release() noexcept {
-    if (!open_) return;
+void Exchange::end() noexcept {
+    try {
+        last_health_ = health();
+    } catch (const std::exception&) {
+        // Without memory for texts there is no report.
+    }
     open_ = false;
     std::erase(core_->open_exchanges, this);
-    window_.reset();
-    device_comm_.reset();
-    tensors_ = DeviceBuffer<std::byte>();
 }
 
 void Exchange::abort() noexcept {
     if (!open_) return;
-    // CUDA would wait for the kernels of other Exchanges, too.
-    const bool in_use = core_->busy() || core_->communicator->abort_pending();
-    // Others may be in a step, with puts and signals on their way here.
-    const bool reached =
-        core_->communicator->is_open() && device_comm_ && device_comm_->gin_context_count() > 0;
-    if (in_use || reached) {
-        leftovers_->counted = in_use;
-        if (in_use) ++core_->leftover_count;
-        leftovers_->core = core_;
-        leftovers_->device_comm = std::move(device_comm_);
-        leftovers_->window = std::move(window_);
-        leftovers_->guard = guard_;
-        leftovers_->tensors = std::move(tensors_);
-        leftovers_->before = std::move(before_);
-        leftovers_->after = std::move(after_);
-        keep_leftovers(std::move(leftovers_));
-    }
-    release();
+    end();
+    const bool counted = core_->busy() || busy();
+    if (counted) ++core_->leftover_count;
+    leftovers_->counted = counted;
+    leftovers_->core = core_;
+    leftovers_->exchange_number = number_;
+    leftovers_->device_comm = std::move(device_comm_);
+    leftovers_->window = std::move(window_);
+    leftovers_->guard = std::move(guard_);
+    leftovers_->tensors = std::move(tensors_);
+    leftovers_->before = std::move(before_);
+    leftovers_->after = std::move(after_);
+    keep_leftovers(std::move(leftovers_));
 }
 
 void Exchange::close() {
@@ -329,12 +342,16 @@ void Exchange::close() {
         abort();  // this rank has given up: it waits for nobody
         return;
     }
+    core_->agree_on_call(call_text("close"));
     const DeviceGuard guard(core_->communicator->device(), rank());
     core_->wait_for_all("the end of the Exchange");
     guard_->settle();
-    window_->close();
-    device_comm_->close();
-    release();
+    end();
+    // Here, not in the destructor: CUDA waits for the device when memory is freed.
+    window_.reset();
+    device_comm_.reset();
+    guard_.reset();
+    tensors_ = {};
 }
 
 }  // namespace gimlet

@@ -135,8 +135,11 @@ struct UnpackOutputs {
 /// a record, and tells the other ranks; steps queued behind it end at once. The next call (or
 /// synchronize()) raises what is known of the whole group, and the Exchange refuses all further
 /// work with the same report until recover() has succeeded. The CUDA context and the communicator
-/// stay usable. Faulty arguments of dispatch or combine on one rank fail the step too: the others
-/// hear of it at once (Error(peer_failed)) instead of waiting for their deadline.
+/// stay usable. Faulty arguments of dispatch or combine on one rank, or another current device,
+/// fail the step too: the others hear of it at once (Error(peer_failed)) instead of waiting for
+/// their deadline. In a capture they only raise: a capture is local, and may be made again. Who
+/// gives up instead tells the others with refuse_dispatch() or refuse_combine(), outside of the
+/// capture.
 class Exchange {
   public:
     /// Collective. Checks that all ranks passed the same config (Error(config_mismatch) names field
@@ -156,6 +159,8 @@ class Exchange {
     /// Another one, in direct mode, once exclude() has ended hybrid mode.
     const Plan& plan() const noexcept { return plan_; }
     int rank() const noexcept { return plan_.rank; }
+    /// Which of its Runtime's Exchanges this is, by creation, from 1: errors name it.
+    std::uint64_t number() const noexcept { return number_; }
 
     /// Local. Loads the kernels, so that no later call allocates or synchronises. The first call
     /// outside a capture does it by itself. `addresses` is chosen before the first capture.
@@ -228,6 +233,8 @@ class Exchange {
     /// Returns what the ranks said. If it fails on one rank it fails on all, and may be called
     /// again.
     GroupReport recover();
+    /// For callers that check arguments themselves: see Runtime::refuse_recover().
+    [[noreturn]] void refuse_recover(const Error& fault);
 
     const ExchangeStats& stats() const noexcept { return stats_; }
     /// Local; blocks. What the routing's step moved. The stream of its dispatch must be
@@ -235,10 +242,13 @@ class Exchange {
     StepTraffic traffic(const Routing& routing) const;
 
     /// Collective; waits for the device, and after a failed step for what of it is on its way; a
-    /// second call does nothing.
+    /// second call does nothing. Ranks that close different Exchanges hear it at once
+    /// (Error(config_mismatch)).
     void close();
-    /// Local; never throws, never waits. What kernels that were queued may still use is freed
-    /// later: see Runtime::abort().
+    /// Local; never throws, never waits, whatever runs on the device. What it leaves is freed later
+    /// by its Runtime: by create_exchange(), make_routing(), recover() and close() of the Runtime
+    /// and its Exchanges; if puts may reach it (GIN), by recover() and close() once it has been
+    /// aborted on all ranks.
     void abort() noexcept;
     /// For the Runtime. Kernels may still run, as far as the host knows.
     bool busy() const noexcept { return activity_.busy() || ever_captured_; }
@@ -255,6 +265,10 @@ class Exchange {
     /// Local, before the recovery of exclude(): the plan's fallback takes its place.
     void leave_rails();
     void enter(const char* what, cudaStream_t stream);
+    /// The same for a step of all ranks: they hear of another current device. `next` returns its
+    /// arguments.
+    template <typename Next>
+    void enter_step(const char* what, cudaStream_t stream, Next next);
     void load_kernels();
     /// Whether the host knows which buffer a step uses.
     bool in_place() const noexcept {
@@ -294,11 +308,16 @@ class Exchange {
         return dispatch_epoch_ + captured_dispatches_;
     }
     std::uint64_t combine_position() const noexcept { return combine_epoch_ + captured_combines_; }
-    void release() noexcept;
+    std::string call_text(const char* call) const;
+    /// Collective: recover() once all ranks are in it.
+    GroupReport recover_this();
+    void end() noexcept;
 
     std::shared_ptr<RuntimeCore> core_;
     Plan plan_;
-    std::uint64_t id_ = 0;
+    std::uint64_t id_ = 0;      // in this process
+    std::uint64_t number_ = 0;  // in the Runtime
+    Health last_health_;        // of the end
     std::unique_ptr<DeviceCommunicator> device_comm_;
     std::unique_ptr<SymmetricWindow> window_;
     std::shared_ptr<StepGuard> guard_;

@@ -8,6 +8,7 @@
 #include "device/kernels/launch.hpp"
 #include "host/base/text.hpp"
 #include "host/cuda/check.hpp"
+#include "host/cuda/device_info.hpp"
 #include "host/cuda/pointer.hpp"
 #include "host/cuda/poll.hpp"
 #include "host/cuda/stream.hpp"
@@ -31,6 +32,22 @@ void Exchange::enter(const char* what, cudaStream_t stream) {
         load_kernels();
     }
     in_capture_ = capturing;
+}
+
+template <typename Next>
+void Exchange::enter_step(const char* what, cudaStream_t stream, Next next) {
+    check();
+    try {
+        check_current_device(core_->device.device, what, rank());
+    } catch (const Error& fault) {
+        if (stream_is_capturing(stream, rank())) throw;
+        // `stream` may be of the other device: behind the steps before there is room on ours.
+        const DeviceGuard guard(core_->device.device, rank());
+        cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", rank());
+        in_capture_ = false;
+        refuse(next(), fault, core_->side_stream.get());
+    }
+    enter(what, stream);
 }
 
 void Exchange::end_capture() {
@@ -293,18 +310,18 @@ void Exchange::refuse(CombineArgs args, const Error& fault, cudaStream_t stream)
 }
 
 void Exchange::refuse_dispatch(const Error& fault, cudaStream_t stream) {
-    enter("dispatch", stream);
+    enter_step("dispatch", stream, [&] { return next_dispatch({}); });
     refuse(next_dispatch({}), fault, stream);
 }
 
 void Exchange::refuse_combine(const Error& fault, cudaStream_t stream) {
-    enter("combine", stream);
+    enter_step("combine", stream, [&] { return next_combine({}); });
     refuse(next_combine({}), fault, stream);
 }
 
 Received Exchange::launch(const char* what, const DispatchInputs& inputs, Routing* routing,
                           RoutingMode routing_mode, CountMode mode, cudaStream_t stream) {
-    enter(what, stream);
+    enter_step(what, stream, [&] { return next_dispatch({}); });
     DispatchArgs args = next_dispatch(inputs.deadline_ns);
     try {
         check_dispatch(what, inputs, routing, routing_mode, mode);
@@ -575,7 +592,7 @@ void Exchange::check_combine(const CombineInputs& inputs, const Routing& routing
 }
 
 void Exchange::combine(const CombineInputs& inputs, const Routing& routing, cudaStream_t stream) {
-    enter("combine", stream);
+    enter_step("combine", stream, [&] { return next_combine({}); });
     CombineArgs args = next_combine(inputs.deadline_ns);
     try {
         check_combine(inputs, routing);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/leftovers.hpp"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
 #include "host/cuda/check.hpp"
+#include "host/cuda/device_info.hpp"
 #include "runtime/core.hpp"
 
 namespace gimlet {
@@ -21,12 +23,11 @@ Store& store() noexcept {
     return *only;
 }
 
-bool may_go(const Leftovers& leftovers, const std::string& uuid, const RuntimeCore* settled) {
+bool may_go(const Leftovers& leftovers, const std::string& uuid, const RuntimeCore* owner) {
     const RuntimeCore& core = *leftovers.core;
     if (core.device.uuid != uuid) return false;
-    // A Routing is local: no peer's put goes there.
-    return &core == settled || !core.communicator->is_open() || leftovers.device_comm == nullptr ||
-           leftovers.device_comm->gin_context_count() == 0;
+    const bool only_memory = leftovers.kept_routing || !core.communicator->is_open();
+    return only_memory || (&core == owner && !leftovers.reachable());
 }
 
 /// Those that `wanted` says yes to.
@@ -50,13 +51,23 @@ std::unique_ptr<Leftovers> take(Wanted wanted) {
 }  // namespace
 
 Leftovers::~Leftovers() {
+    // The counts say what is still there: they come last.
+    guard.reset();
+    window.reset();
+    device_comm.reset();
+    tensors = {};
+    group_records = {};
+    routing = {};
     if (counted) --core->leftover_count;
     if (kept_routing) --core->kept_routing_count;
 }
 
+bool Leftovers::reachable() const noexcept {
+    return device_comm != nullptr && device_comm->gin_context_count() > 0;
+}
+
 void Routing::Release::operator()(Leftovers* memory) const noexcept {
     std::unique_ptr<Leftovers> owned(memory);
-    if (!owned->core->busy()) return;
     owned->kept_routing = true;
     ++owned->core->kept_routing_count;
     keep_leftovers(std::move(owned));
@@ -68,10 +79,10 @@ void keep_leftovers(std::unique_ptr<Leftovers> leftovers) noexcept {
     store().first = std::move(leftovers);
 }
 
-int free_leftovers(const std::string& uuid, const RuntimeCore* settled, int rank) {
+int free_leftovers(const std::string& uuid, const RuntimeCore* owner, int rank) {
     // What is added from now on may be in use.
     std::unique_ptr<Leftovers> mine =
-        take([&](const Leftovers& one) { return may_go(one, uuid, settled); });
+        take([&](const Leftovers& one) { return may_go(one, uuid, owner); });
     if (mine == nullptr) return 0;
     if (const cudaError_t result = cudaDeviceSynchronize(); result != cudaSuccess) {
         while (mine != nullptr) {
@@ -91,11 +102,28 @@ int free_leftovers(const std::string& uuid, const RuntimeCore* settled, int rank
     return count;
 }
 
-void free_idle_leftovers(const RuntimeCore& core) noexcept {
-    std::unique_ptr<Leftovers> mine = take([&](const Leftovers& one) {
-        return one.core.get() == &core && one.window != nullptr && !one.counted;
+int free_ownerless_leftovers(int rank) {
+    {
+        const std::lock_guard lock(store().mutex);
+        if (store().first == nullptr) return 0;  // a machine without a device says so elsewhere
+    }
+    return free_leftovers(query_device_info(current_device(rank), rank).uuid, nullptr, rank);
+}
+
+std::vector<std::uint64_t> reachable_leftovers(const RuntimeCore& owner) {
+    std::vector<std::uint64_t> out;
+    const std::lock_guard lock(store().mutex);
+    for (const Leftovers* at = store().first.get(); at != nullptr; at = at->next.get()) {
+        if (at->core.get() == &owner && at->reachable()) out.push_back(at->exchange_number);
+    }
+    std::sort(out.begin(), out.end());
+    return out;
+}
+
+std::unique_ptr<Leftovers> take_leftovers(const RuntimeCore& owner, std::uint64_t exchange_number) {
+    return take([&](const Leftovers& one) {
+        return one.core.get() == &owner && one.exchange_number == exchange_number;
     });
-    while (mine != nullptr) mine = std::move(mine->next);
 }
 
 }  // namespace gimlet

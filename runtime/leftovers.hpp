@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What abort() and destructors must not free yet, because kernels that were queued, or puts of
-// other ranks, may still use it. Internal.
+// What abort() and destructors leave behind. They free nothing: CUDA and NCCL would wait for every
+// kernel on the device, whosever it is. Internal.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "host/cuda/buffer.hpp"
 #include "host/cuda/stream.hpp"
@@ -17,22 +19,25 @@ namespace gimlet {
 class StepGuard;
 struct RuntimeCore;
 
-/// Of an Exchange; of a Routing (only `routing` and `core` are set), whose memory is here from the
-/// start; or of a Runtime (`core` only, which holds all
-/// that is the Runtime's).
+/// Of an Exchange; of a Routing, whose memory is here from the start; or of a Runtime.
 struct Leftovers {
     Leftovers() = default;
     Leftovers(const Leftovers&) = delete;
     Leftovers& operator=(const Leftovers&) = delete;
     ~Leftovers();
 
+    /// Puts of other ranks may be on their way to it.
+    bool reachable() const noexcept;
+
     std::shared_ptr<RuntimeCore> core;
+    std::uint64_t exchange_number = 0;  // 0 = not of an Exchange
     std::unique_ptr<DeviceCommunicator> device_comm;
     std::unique_ptr<SymmetricWindow> window;
     std::shared_ptr<StepGuard> guard;
     DeviceBuffer<std::byte> tensors;
     Event before;
     Event after;
+    MappedBuffer<DeviceError> group_records;
     RoutingMemory routing;
     bool kept_routing = false;  // counted in core->kept_routing_count
     bool counted = false;       // in RuntimeCore::leftover_count: kernels may use it
@@ -41,13 +46,19 @@ struct Leftovers {
 
 /// Any thread; never waits or throws. At the end of the process what is still here goes with it.
 void keep_leftovers(std::unique_ptr<Leftovers> leftovers) noexcept;
-/// Any thread. Waits for the current device, which is that with `uuid`, if something of it is here
-/// that may go, and frees that. Returns how many there were. While a Runtime with GIN is open, puts
-/// of its aborted Exchanges may be on their way even if the device is idle: they stay, unless it is
-/// `settled`, where the caller knows that no rank's device works.
-int free_leftovers(const std::string& uuid, const RuntimeCore* settled, int rank);
-/// Any thread; never waits or throws. Frees what `core` has here and no kernel uses. NCCL's
-/// communicator has been aborted, so nothing of it is written by others any more.
-void free_idle_leftovers(const RuntimeCore& core) noexcept;
+
+/// Waits for the current device, which is that with `uuid`, if something of it is here that may go,
+/// and frees that: memory of Routings, what is left of Runtimes that are closed or aborted, and
+/// what no put reaches of those Exchanges whose Runtime is `owner`, which the calling thread serves
+/// (null = none). NCCL's communicators are not thread safe: those of other open Runtimes are left
+/// alone. Returns how many there were.
+int free_leftovers(const std::string& uuid, const RuntimeCore* owner, int rank);
+/// The same for the current device, before there is a Runtime.
+int free_ownerless_leftovers(int rank);
+
+/// Numbers of those of its Exchanges that puts may still reach, ascending.
+std::vector<std::uint64_t> reachable_leftovers(const RuntimeCore& owner);
+/// What is left of that Exchange; null if nothing is.
+std::unique_ptr<Leftovers> take_leftovers(const RuntimeCore& owner, std::uint64_t exchange_number);
 
 }  // namespace gimlet

@@ -2,7 +2,9 @@
 #include "runtime/runtime.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
+#include <map>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -26,6 +28,26 @@ namespace {
 constexpr std::uint64_t kNsPerMs = 1000000;
 constexpr std::uint64_t kHostGraceNs = 10000 * kNsPerMs;
 
+template <typename Body>
+std::exception_ptr failure_of(const Body& body) {
+    try {
+        body();
+    } catch (...) {
+        return std::current_exception();
+    }
+    return nullptr;
+}
+
+std::string bytes_of(const std::vector<std::uint64_t>& numbers) {
+    return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(std::uint64_t)};
+}
+
+std::vector<std::uint64_t> numbers_of(const std::string& bytes) {
+    std::vector<std::uint64_t> out(bytes.size() / sizeof(std::uint64_t));
+    if (!out.empty()) std::memcpy(out.data(), bytes.data(), out.size() * sizeof(std::uint64_t));
+    return out;
+}
+
 std::uint64_t chosen_deadline_ns(const RuntimeConfig& config) {
     if (config.deadline_ns) return *config.deadline_ns;
     return static_cast<std::uint64_t>(env_int(EnvVar::timeout_ms)) * kNsPerMs;
@@ -46,6 +68,7 @@ RuntimeConfig agree_on_config(Bootstrap& bootstrap, const std::function<RuntimeC
         config = read();
         config.deadline_ns = chosen_deadline_ns(config);
         check_own(config, bootstrap.rank());
+        (void)free_ownerless_leftovers(bootstrap.rank());
     } catch (...) {
         failure = std::current_exception();
     }
@@ -92,18 +115,19 @@ void set_up_barrier(RuntimeCore* core, const RuntimeConfig& config) {
         core->side_stream = Stream::create(topology.rank);
         core->group_records =
             MappedBuffer<DeviceError>(static_cast<std::size_t>(topology.size), topology.rank);
-        core->barrier_guard = StepGuard(*core, "the barrier of the Runtime");
+        core->barrier_guard = std::make_shared<StepGuard>(*core, "the barrier of the Runtime");
         cuda_check(prepare_kernels(), "prepare_kernels", topology.rank);
+        core->barrier_args.peers =
+            make_peer_handles(topology, *core->barrier_device_comm, *core->barrier_window, shape,
+                              core->deadline_ns, core->barrier_guard->device_record());
     } catch (...) {
         failure = std::current_exception();
     }
     check_all_succeeded(*core->bootstrap, "the set-up of the barrier", failure);
-    core->barrier_args.peers =
-        make_peer_handles(topology, *core->barrier_device_comm, *core->barrier_window, shape,
-                          core->deadline_ns, core->barrier_guard.device_record());
     const std::uint64_t start = core->first_step;
-    core->barrier_args.peers.events = core->barrier_guard.device_events();
-    core->barrier_guard.arm(core->barrier_args.peers, *core->barrier_window, {start, start, start});
+    core->barrier_args.peers.events = core->barrier_guard->device_events();
+    core->barrier_guard->arm(core->barrier_args.peers, *core->barrier_window,
+                             {start, start, start});
     core->barrier_shape = KernelShape{};
     core->barrier_shape.block_count = 1;
     core->barrier_shape.thread_count =
@@ -152,12 +176,51 @@ void RuntimeCore::wait_for_all(const char* what) {
         failure = std::current_exception();
     }
     check_all_succeeded(*bootstrap, what, failure);
-    free_leftovers(Peers::settled);
+    settle_leftovers();
 }
 
-void RuntimeCore::free_leftovers(Peers peers) const {
+void RuntimeCore::agree_on_call(const std::string& call, const std::exception_ptr& failure,
+                                std::vector<AgreementField> fields) {
+    fields.insert(fields.begin(), {"the call", call});
+    check_agreement(*bootstrap, call, fields, failure,
+                    "make the same call on every rank; an Exchange that has been aborted on one "
+                    "rank must be aborted on all");
+}
+
+std::vector<AgreementField> RuntimeCore::fields_of_open_exchanges() const {
+    std::vector<int> numbers;
+    for (const Exchange* exchange : open_exchanges)
+        numbers.push_back(static_cast<int>(exchange->number()));
+    return {
+        {"open Exchanges, numbered by creation", numbers.empty() ? "none" : format_ranks(numbers)}};
+}
+
+void RuntimeCore::free_leftovers() const {
     const DeviceGuard guard(communicator->device(), rank());
-    (void)gimlet::free_leftovers(device.uuid, peers == Peers::settled ? this : nullptr, rank());
+    (void)gimlet::free_leftovers(device.uuid, this, rank());
+}
+
+void RuntimeCore::settle_leftovers() {
+    free_leftovers();
+    const std::vector<std::uint64_t> mine = reachable_leftovers(*this);
+    const auto counts = bootstrap->all_gather_values<std::uint64_t>(mine.size());
+    if (std::all_of(counts.begin(), counts.end(), [](std::uint64_t n) { return n == 0; })) return;
+    std::vector<std::uint64_t> open;
+    for (const Exchange* exchange : open_exchanges) open.push_back(exchange->number());
+    const auto all_left = bootstrap->all_gather_texts(bytes_of(mine));
+    const auto all_open = bootstrap->all_gather_texts(bytes_of(open));
+    std::map<std::uint64_t, int> holders;
+    for (const std::string& one : all_left)
+        for (const std::uint64_t number : numbers_of(one)) ++holders[number];
+    for (const std::string& one : all_open)
+        for (const std::uint64_t number : numbers_of(one)) holders.erase(number);
+    const DeviceGuard guard(communicator->device(), rank());
+    for (const auto& [number, count] : holders) {
+        std::unique_ptr<Leftovers> here = take_leftovers(*this, number);
+        // Where it has been closed instead, all ranks have waited for what was on its way.
+        const bool fence = count == bootstrap->size();
+        if (fence && !here->guard->drain()) keep_leftovers(std::move(here));
+    }
 }
 
 bool RuntimeCore::busy() const noexcept {
@@ -212,6 +275,8 @@ void RuntimeCore::wait_for_side_stream(std::uint64_t limit_ns, const char* what)
 void RuntimeCore::release_barrier() {
     if (barrier_window != nullptr) barrier_window->close();
     if (barrier_device_comm != nullptr) barrier_device_comm->close();
+    barrier_guard.reset();
+    group_records = {};
 }
 
 Runtime::Runtime(std::shared_ptr<RuntimeCore> core)
@@ -264,7 +329,6 @@ std::unique_ptr<Runtime> Runtime::finish(std::shared_ptr<RuntimeCore> core,
             core->device = query_device_info(core->communicator->device(), core->rank());
             if (const std::string fault = device_fault(core->device); !fault.empty())
                 raise_text(ErrorCode::not_supported, core->rank(), fault);
-            core->free_leftovers(RuntimeCore::Peers::busy);
         } catch (...) {
             failure = std::current_exception();
         }
@@ -331,7 +395,7 @@ std::unique_ptr<Exchange> Runtime::create_exchange_from(const std::function<MoeC
 
 void Runtime::require_open() const {
     core_->require_open("Runtime");
-    core_->barrier_guard.check();
+    core_->barrier_guard->check();
 }
 
 void Runtime::barrier(cudaStream_t stream, std::int32_t repeat_count,
@@ -360,20 +424,41 @@ void Runtime::synchronize(cudaStream_t stream) {
 }
 
 Health Runtime::health() const {
-    Health health = core_->barrier_guard.health();
+    const auto& guard = core_->barrier_guard;
+    Health health = guard ? guard->health() : last_health_;
     if (!core_->communicator->is_open()) health.state = HealthState::closed;
     return health;
 }
 
+void Runtime::keep_health() noexcept {
+    try {
+        last_health_ = health();
+    } catch (const std::exception&) {
+        // Without memory for texts there is no report.
+    }
+}
+
 GroupReport Runtime::recover() {
     core_->require_open("Runtime::recover");
+    core_->agree_on_call("Runtime::recover", nullptr, core_->fields_of_open_exchanges());
+    return recover_all();
+}
+
+void Runtime::refuse_recover(const Error& fault) {
+    core_->require_open("Runtime::recover");
+    core_->agree_on_call("Runtime::recover", std::make_exception_ptr(fault));
+    throw Error(fault);
+}
+
+GroupReport Runtime::recover_all() {
     const DeviceGuard guard(core_->communicator->device(), rank());
     StepPosition position;
-    GroupReport report = core_->barrier_guard.recover({}, &position);
+    GroupReport report = core_->barrier_guard->recover({}, &position);
     for (Exchange* exchange : core_->open_exchanges) {
-        GroupReport next = exchange->recover();
+        GroupReport next = exchange->recover_this();
         if (report.cause.empty()) report = std::move(next);
     }
+    core_->settle_leftovers();
     return report;
 }
 
@@ -381,14 +466,16 @@ const std::vector<int>& Runtime::live_ranks() const noexcept {
     return core_->live_ranks;
 }
 
-GroupReport Runtime::exclude(std::span<const int> ranks, std::shared_ptr<Bootstrap> survivors) {
-    core_->require_open("Runtime::exclude");
+void Runtime::check_excludable(std::span<const int> ranks) const {
     for (const int out : ranks) {
         if (out >= 0 && out < size() && out != rank()) continue;
         raise(ErrorCode::invalid_argument, rank(),
               "exclude: rank {} cannot be excluded; it must be 0..{} and not this rank", out,
               size() - 1);
     }
+}
+
+void Runtime::check_exclusion(const std::vector<int>& left, const Bootstrap* survivors) const {
     for (const Exchange* exchange : core_->open_exchanges) {
         const Plan& plan = exchange->plan();
         if (!plan.rail.active() || plan.fallback != nullptr) continue;
@@ -397,48 +484,90 @@ GroupReport Runtime::exclude(std::span<const int> ranks, std::shared_ptr<Bootstr
               "mode cannot take its place ({}); abort() it first",
               plan.fallback_reason);
     }
+    if (survivors == nullptr) return;
+    const auto me = std::find(left.begin(), left.end(), rank()) - left.begin();
+    if (survivors->size() == static_cast<int>(left.size()) && survivors->rank() == me) return;
+    raise(ErrorCode::invalid_argument, rank(),
+          "exclude: the survivors' bootstrap says rank {} of {}, ranks {} are left and this is "
+          "number {} of them",
+          survivors->rank(), survivors->size(), format_ranks(left), me);
+}
+
+/// Collective over the ranks that are left: they mean the same ones, and none of them refuses.
+/// Returns the Runtime's own bootstrap of them; null if it cannot make one.
+std::unique_ptr<Bootstrap> Runtime::meet_survivors(const std::vector<int>& left,
+                                                   Bootstrap* given) const {
+    const auto failure = failure_of([&] {
+        check_exclusion(left, given);
+        if (given != nullptr) given->name_ranks(left);
+    });
     std::vector<int> members;  // by their rank in the present bootstrap
-    std::vector<int> left;
     for (std::size_t i = 0; i < core_->live_ranks.size(); ++i) {
-        const int world = core_->live_ranks[i];
-        if (std::find(ranks.begin(), ranks.end(), world) != ranks.end()) continue;
-        members.push_back(static_cast<int>(i));
-        left.push_back(world);
+        if (std::binary_search(left.begin(), left.end(), core_->live_ranks[i]))
+            members.push_back(static_cast<int>(i));
+    }
+    std::unique_ptr<Bootstrap> own;
+    try {
+        own = core_->bootstrap->survivors(members);
+        own->name_ranks(left);
+    } catch (const Error& error) {
+        if (error.code() != ErrorCode::not_supported) throw;
+        // Nobody can be asked: `given` may be of other ranks.
+        if (failure) std::rethrow_exception(failure);
+        if (given == nullptr && left.size() < core_->live_ranks.size()) throw;
+    }
+    Bootstrap& group = own ? *own : given ? *given : *core_->bootstrap;
+    std::vector<AgreementField> fields = core_->fields_of_open_exchanges();
+    fields.push_back({"ranks that are left", format_ranks(left)});
+    fields.push_back({"a bootstrap of the survivors is passed", given ? "yes" : "no"});
+    check_agreement(group, "Runtime::exclude", fields, failure,
+                    "pass the same on every rank; an Exchange that has been aborted on one rank "
+                    "must be aborted on all");
+    return own;
+}
+
+GroupReport Runtime::exclude(std::span<const int> ranks, std::shared_ptr<Bootstrap> survivors) {
+    core_->require_open("Runtime::exclude");
+    try {
+        check_excludable(ranks);
+    } catch (const Error& fault) {
+        refuse_exclude(fault);
+    }
+    std::vector<int> left;
+    for (const int world : core_->live_ranks) {
+        if (std::find(ranks.begin(), ranks.end(), world) == ranks.end()) left.push_back(world);
     }
     const bool nobody = left.size() == core_->live_ranks.size();
-    if (survivors == nullptr) {
-        try {
-            survivors = core_->bootstrap->survivors(members);
-        } catch (const Error& error) {
-            if (!nobody || error.code() != ErrorCode::not_supported) throw;
-        }
-    }
-    if (nobody) return recover();
-    const auto me = std::find(left.begin(), left.end(), rank()) - left.begin();
-    if (survivors->size() != static_cast<int>(left.size()) || survivors->rank() != me) {
-        raise(ErrorCode::invalid_argument, rank(),
-              "exclude: the survivors' bootstrap says rank {} of {}, ranks {} are left and this is "
-              "number {} of them",
-              survivors->rank(), survivors->size(), format_ranks(left), me);
-    }
-    check_agreement(*survivors, "exclude", {{"ranks that are left", format_ranks(left)}});
-    core_->bootstrap = std::move(survivors);
+    if (nobody) survivors = nullptr;
+    std::shared_ptr<Bootstrap> own = meet_survivors(left, survivors.get());
+    if (nobody) return recover_all();
+    core_->bootstrap = survivors ? std::move(survivors) : std::move(own);
     core_->live_ranks = std::move(left);
     log(LogLevel::warn, rank(), "ranks {} are excluded", format_ranks(core_->excluded_ranks()));
     for (Exchange* exchange : core_->open_exchanges) exchange->leave_rails();
-    return recover();
+    return recover_all();
+}
+
+void Runtime::refuse_exclude(const Error& fault) {
+    core_->require_open("Runtime::exclude");
+    (void)core_->bootstrap->refuse_survivors(
+        fmt::format("{}: {}", error_code_name(fault.code()), fault.message()));
+    throw Error(fault);
 }
 
 void Runtime::close() {
     if (!core_->communicator->is_open()) return;
-    if (!core_->open_exchanges.empty()) {
-        raise(ErrorCode::invalid_usage, rank(),
-              "Runtime::close: {} Exchange(s) are still open; close them first",
-              core_->open_exchanges.size());
-    }
+    core_->agree_on_call("Runtime::close", failure_of([&] {
+                             if (core_->open_exchanges.empty()) return;
+                             raise(ErrorCode::invalid_usage, rank(),
+                                   "Runtime::close: {} Exchange(s) are still open; close them "
+                                   "first",
+                                   core_->open_exchanges.size());
+                         }));
     const DeviceGuard guard(core_->communicator->device(), rank());
     core_->wait_for_all("the end of the Runtime");
-    core_->barrier_guard.settle();
+    core_->barrier_guard->settle();
+    keep_health();
     try {
         core_->release_barrier();
         if (core_->excluded_ranks().empty()) core_->communicator->close();
@@ -449,18 +578,19 @@ void Runtime::close() {
               error.message());
     }
     core_->communicator->abort();  // after exclude(): NCCL's own end needs every rank
+    core_->free_leftovers();
 }
 
 void Runtime::abort() noexcept {
     if (core_->communicator == nullptr || !core_->communicator->is_open()) return;
-    if (!core_->busy()) {
-        core_->communicator->abort();
-        free_idle_leftovers(*core_);
-        return;
-    }
-    // NCCL would take its memory away below kernels that run.
+    keep_health();
+    // NCCL, or CUDA, would wait for kernels, or take their memory away below them.
     core_->communicator->begin_abort();
     leftovers_->core = core_;
+    leftovers_->device_comm = std::move(core_->barrier_device_comm);
+    leftovers_->window = std::move(core_->barrier_window);
+    leftovers_->guard = std::move(core_->barrier_guard);
+    leftovers_->group_records = std::move(core_->group_records);
     keep_leftovers(std::move(leftovers_));
 }
 

@@ -91,7 +91,9 @@ class Runtime {
     Health health() const;
 
     /// Collective. Makes the barrier and all open Exchanges usable again after a failure on any
-    /// rank: see Exchange::recover(). Returns what the ranks said about the first failure.
+    /// rank: see Exchange::recover(). Returns what the ranks said about the first failure. Ranks
+    /// with different Exchanges open hear it at once (Error(config_mismatch) with their numbers,
+    /// see Exchange::number()); nothing has changed then.
     GroupReport recover();
 
     /// Collective over the ranks that are left, which all name the same ones (checked). Takes
@@ -107,22 +109,29 @@ class Runtime {
     /// Plan::fallback is open).
     /// Afterwards no new Exchange can be created, and close() aborts the communicator. Naming no
     /// rank that is left is the same as recover(). Ranks that name different ones hear it at once
-    /// (Error(config_mismatch) with both lists); nothing has changed then.
+    /// (Error(config_mismatch) with both lists), and so do all if one refuses its arguments
+    /// (Error(peer_failed) with rank and reason); nothing has changed then. Errors go on naming
+    /// ranks by their world rank.
     GroupReport exclude(std::span<const int> ranks, std::shared_ptr<Bootstrap> survivors = nullptr);
+    /// For callers that check arguments themselves: instead of the call that all other ranks make,
+    /// which fails there with `fault`. Raises it here.
+    [[noreturn]] void refuse_recover(const Error& fault);
+    [[noreturn]] void refuse_exclude(const Error& fault);
     /// World ranks that are left, ascending.
     const std::vector<int>& live_ranks() const noexcept;
 
     /// Collective; a second call does nothing. Error(invalid_usage) with their number if Exchanges
-    /// are open. If a rank is lost after the device has been found idle, the Runtime is aborted,
-    /// and the error says so.
+    /// are open, and at once Error(peer_failed) on the other ranks. If a rank is lost after the
+    /// device has been found idle, the Runtime is aborted, and the error says so.
     void close();
-    /// Local; never throws, never waits. While kernels may still run, memory and NCCL's
-    /// communicator stay as they are. They are freed once the device is idle: by the next create(),
-    /// adopt(), recover() or close() of a Runtime or an Exchange on it, or by reclaim().
+    /// Local; never throws, never waits, whatever runs on the device. Memory and NCCL's
+    /// communicator stay as they are. They are freed, once the device is idle, by the next create()
+    /// or adopt() on it, by close() of any other Runtime there, or by reclaim().
     void abort() noexcept;
-    /// Local. Waits for the current device, for ever if a step without a deadline hangs there, and
-    /// frees what abort() of Runtimes and Exchanges has left on it. Returns the number of objects.
-    /// What an Exchange over GIN has left stays until its Runtime is aborted, recovered or closed.
+    /// Local, for any thread. Waits for the current device, for ever if a step without a deadline
+    /// hangs there, and frees what closed and aborted Runtimes have left on it, with their
+    /// Exchanges, and what destroyed Routings have left. Returns the number of objects. An aborted
+    /// Exchange of an open Runtime is freed by that Runtime: see Exchange::abort().
     static int reclaim();
 
     /// For objects made on this Runtime.
@@ -133,8 +142,15 @@ class Runtime {
     static std::unique_ptr<Runtime> finish(std::shared_ptr<RuntimeCore> core,
                                            const RuntimeConfig& config);
     void require_open() const;
+    void check_excludable(std::span<const int> ranks) const;
+    void check_exclusion(const std::vector<int>& left, const Bootstrap* survivors) const;
+    std::unique_ptr<Bootstrap> meet_survivors(const std::vector<int>& left, Bootstrap* given) const;
+    /// Collective: recover() once all ranks are in it.
+    GroupReport recover_all();
+    void keep_health() noexcept;
 
     std::shared_ptr<RuntimeCore> core_;
+    Health last_health_;                    // of the end
     std::unique_ptr<Leftovers> leftovers_;  // empty: abort() must not allocate
 };
 

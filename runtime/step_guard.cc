@@ -10,6 +10,7 @@
 #include "device/kernels/launch.hpp"
 #include "host/base/log.hpp"
 #include "host/cuda/check.hpp"
+#include "host/cuda/device_info.hpp"
 #include "runtime/core.hpp"
 
 namespace gimlet {
@@ -103,6 +104,7 @@ GroupReport StepGuard::collect_reports() const {
     std::vector<std::optional<DeviceError>> records(static_cast<std::size_t>(peers_.rank_count));
     const auto own = static_cast<std::size_t>(peers_.rank);
     try {
+        const DeviceGuard guard(core_->device.device, peers_.rank);
         DeviceError* const host = core_->group_records.host();
         std::fill_n(host, records.size(), DeviceError{});
         const CollectArgs args{peers_, core_->group_records.device(), kReportGraceNs};
@@ -196,7 +198,6 @@ GroupReport StepGuard::recover(const CapturedParity& captured, StepPosition* pos
         failure = std::current_exception();
     }
     check_all_succeeded(bootstrap, "the wait for the device before a recovery", failure);
-    core_->free_leftovers(RuntimeCore::Peers::settled);
     const auto all = bootstrap.all_gather_values(mine);
 
     std::vector<std::optional<DeviceError>> records(static_cast<std::size_t>(peers_.rank_count));
@@ -243,12 +244,18 @@ GroupReport StepGuard::recover(const CapturedParity& captured, StepPosition* pos
 void StepGuard::settle() {
     const auto failures = core_->bootstrap->all_gather_values(failed() ? 1 : 0);
     if (std::find(failures.begin(), failures.end(), 1) == failures.end()) return;
+    (void)drain();
+}
+
+bool StepGuard::drain() {
     try {
         StepPosition position;
         (void)recover({}, &position);
+        return true;
     } catch (const Error& error) {
-        log(LogLevel::warn, peers_.rank, "{}: closed after a failure: {}", subject_,
+        log(LogLevel::warn, peers_.rank, "{}: ended after a failure: {}", subject_,
             error.message());
+        return false;
     }
 }
 

@@ -77,6 +77,9 @@ class StepGuard {
     /// on any of them, returns when nothing of it is on its way any more. For the end of the
     /// window, which is no longer usable; a recovery that fails is logged.
     void settle();
+    /// Collective, the same: returns when nothing at all is on its way any more. False, and the
+    /// reason in the log, if that is not known.
+    bool drain();
 
   private:
     void learn(ErrorCode code, std::string report);

@@ -30,16 +30,18 @@ std::size_t majority_rank(const std::vector<std::string>& values) {
 
 /// "window bytes: rank 2 has '4096', rank 5 has '1'; ranks 0-1, 3-4 have '8192'"; empty if all
 /// agree.
-std::string describe_difference(std::string_view field, const std::vector<std::string>& values) {
+std::string describe_difference(const Bootstrap& bootstrap, std::string_view field,
+                                const std::vector<std::string>& values) {
     const std::string& right = values[majority_rank(values)];
     std::vector<int> agreeing;
     std::string differing;
     for (std::size_t r = 0; r < values.size(); ++r) {
+        const int name = bootstrap.name(static_cast<int>(r));
         if (values[r] == right) {
-            agreeing.push_back(static_cast<int>(r));
+            agreeing.push_back(name);
         } else {
             differing +=
-                fmt::format("{}rank {} has '{}'", differing.empty() ? "" : ", ", r, values[r]);
+                fmt::format("{}rank {} has '{}'", differing.empty() ? "" : ", ", name, values[r]);
         }
     }
     if (differing.empty()) return "";
@@ -85,13 +87,16 @@ std::string text_of(const std::exception_ptr& failure) {
 void raise_if_failed(const Bootstrap& bootstrap, std::string_view what,
                      const std::vector<std::string>& messages) {
     std::vector<int> failed;
+    const std::string* first = nullptr;
     for (std::size_t r = 0; r < messages.size(); ++r) {
-        if (!messages[r].empty()) failed.push_back(static_cast<int>(r));
+        if (messages[r].empty()) continue;
+        failed.push_back(bootstrap.name(static_cast<int>(r)));
+        if (first == nullptr) first = &messages[r];
     }
     if (failed.empty()) return;
-    raise(ErrorCode::peer_failed, bootstrap.rank(), "{} failed on {} {}; rank {} says: {}", what,
-          failed.size() == 1 ? "rank" : "ranks", format_ranks(failed), failed[0],
-          messages[static_cast<std::size_t>(failed[0])]);
+    raise(ErrorCode::peer_failed, bootstrap.name(bootstrap.rank()),
+          "{} failed on {} {}; rank {} says: {}", what, failed.size() == 1 ? "rank" : "ranks",
+          format_ranks(failed), failed[0], *first);
 }
 
 /// The gathering of a meeting in which this rank may have failed: the cause is what this rank's
@@ -110,7 +115,7 @@ auto gather_outcomes(const std::exception_ptr& failure, Gather gather) {
 
 /// Raises for the first field that differs. `all` is what each rank packed in check_agreement().
 void raise_difference(const Bootstrap& bootstrap, std::string_view subject,
-                      const std::vector<std::string>& all) {
+                      const std::vector<std::string>& all, std::string_view cure) {
     std::vector<std::vector<std::string>> parts;
     std::size_t longest = 0;
     for (const std::string& one : all) {
@@ -125,10 +130,11 @@ void raise_difference(const Bootstrap& bootstrap, std::string_view subject,
         const std::string& name = parts[majority_rank(all)].size() > i
                                       ? parts[majority_rank(all)][i - i % 2]
                                       : values[majority_rank(values)];
-        const std::string difference = describe_difference(is_name ? "field name" : name, values);
+        const std::string difference =
+            describe_difference(bootstrap, is_name ? "field name" : name, values);
         if (difference.empty()) continue;
-        raise(ErrorCode::config_mismatch, bootstrap.rank(),
-              "{}: ranks disagree in {}; give every rank the same value", subject, difference);
+        raise(ErrorCode::config_mismatch, bootstrap.name(bootstrap.rank()),
+              "{}: ranks disagree in {}; {}", subject, difference, cure);
     }
 }
 
@@ -148,22 +154,37 @@ Bootstrap::Bootstrap(int rank, int size) : rank_(rank), size_(size) {
     }
 }
 
+void Bootstrap::name_ranks(std::vector<int> names) {
+    if (names.size() != static_cast<std::size_t>(size_)) {
+        raise(ErrorCode::internal, rank_, "name_ranks: {} names for {} ranks", names.size(), size_);
+    }
+    names_ = std::move(names);
+}
+
+bool Bootstrap::refuse_survivors(std::string_view) {
+    return false;
+}
+
 std::unique_ptr<Bootstrap> Bootstrap::survivors(std::span<const int> ranks) {
-    raise(ErrorCode::not_supported, rank(),
+    raise(ErrorCode::not_supported, name(rank()),
           "this bootstrap cannot go on with ranks {} alone; pass one of their own to exclude()",
           format_ranks(ranks));
 }
 
 std::vector<int> Bootstrap::split_members(int color, int key) {
-    if (color < 0 && color != kNoColor) {
-        raise(ErrorCode::invalid_argument, rank_, "split: color {} is below 0 and not kNoColor",
-              color);
-    }
     struct Choice {
         int color;
         int key;
     };
     const auto all = all_gather_values(Choice{color, key});
+    const auto check = [&](int r, ErrorCode code) {
+        const int theirs = all[static_cast<std::size_t>(r)].color;
+        if (theirs >= 0 || theirs == kNoColor) return;
+        raise(code, name(rank_), "split: color {} of rank {} is below 0 and not kNoColor", theirs,
+              name(r));
+    };
+    check(rank_, ErrorCode::invalid_argument);
+    for (int r = 0; r < size_; ++r) check(r, ErrorCode::peer_failed);
     std::vector<int> members;
     if (color == kNoColor) return members;
     for (int r = 0; r < size_; ++r)
@@ -196,7 +217,7 @@ std::vector<std::string> Bootstrap::all_gather_texts(std::string_view text) {
 
 void Bootstrap::broadcast(void* data, std::size_t bytes, int root) {
     if (root < 0 || root >= size_) {
-        raise(ErrorCode::invalid_argument, rank_, "broadcast: root {} is outside 0..{}", root,
+        raise(ErrorCode::invalid_argument, name(rank_), "broadcast: root {} is outside 0..{}", root,
               size_ - 1);
     }
     // One all-gather is wasteful and simple; set-up data is small.
@@ -210,7 +231,8 @@ void check_agreement(Bootstrap& bootstrap, std::string_view subject,
 }
 
 void check_agreement(Bootstrap& bootstrap, std::string_view subject,
-                     const std::vector<AgreementField>& fields, const std::exception_ptr& failure) {
+                     const std::vector<AgreementField>& fields, const std::exception_ptr& failure,
+                     std::string_view cure) {
     std::string packed;
     append_part(&packed, text_of(failure));
     for (const AgreementField& field : fields) {
@@ -229,7 +251,7 @@ void check_agreement(Bootstrap& bootstrap, std::string_view subject,
         messages.push_back(parts.empty() ? "" : parts.front());
     }
     raise_if_failed(bootstrap, subject, messages);
-    raise_difference(bootstrap, subject, all);
+    raise_difference(bootstrap, subject, all, cure);
 }
 
 void check_agreement(Bootstrap& bootstrap, std::string_view subject, const void* data,

@@ -36,6 +36,14 @@ class Bootstrap {
     int rank() const noexcept { return rank_; }
     int size() const noexcept { return size_; }
 
+    /// What errors call rank `r`, and Error::rank() this one: `r`, or what name_ranks() has said.
+    int name(int r) const noexcept {
+        return names_.empty() ? r : names_[static_cast<std::size_t>(r)];
+    }
+    /// Local, the same on all ranks. From now on errors name ranks as in `names`, by rank here: of
+    /// a group that is left of another one, in that one's numbers.
+    virtual void name_ranks(std::vector<int> names);
+
     /// Collective. `bytes` is equal on all ranks and may be 0. `receive` has room for size() *
     /// bytes; rank r's part lands at r * bytes.
     virtual void all_gather(const void* send, std::size_t bytes, void* receive) = 0;
@@ -52,6 +60,11 @@ class Bootstrap {
     /// at once, with both lists, if one of `ranks` names others, and Error(not_supported) where the
     /// kind of bootstrap cannot.
     virtual std::unique_ptr<Bootstrap> survivors(std::span<const int> ranks);
+
+    /// Local, never waits. For a rank that cannot make its call of survivors(): the others hear at
+    /// once (Error(peer_failed)) that it refuses, and why. False where the kind of bootstrap cannot
+    /// tell them: they wait for their deadline.
+    virtual bool refuse_survivors(std::string_view reason);
 
     // Conveniences on top of the three, all collective.
     std::vector<std::byte> all_gather(const void* send, std::size_t bytes);
@@ -72,12 +85,13 @@ class Bootstrap {
     Bootstrap(int rank, int size);
 
     /// Collective: what split() begins with. The ranks of this rank's color, in the order that they
-    /// have in the new group; none for kNoColor. Checks `color`.
+    /// have in the new group; none for kNoColor. A faulty color of one rank is an error on all.
     std::vector<int> split_members(int color, int key);
 
   private:
     int rank_;
     int size_;
+    std::vector<int> names_;
 };
 
 /// One value that must be equal on all ranks, as text: {"hidden", "7168"}.
@@ -94,9 +108,11 @@ void check_agreement(Bootstrap& bootstrap, std::string_view subject,
 
 /// The same where a rank may have refused its own values: `failure` says why, null if they are
 /// good. Ranks that have one rethrow it; all others raise Error(peer_failed) with these ranks and
-/// the first one's message. Fields are compared if nobody has one.
+/// the first one's message. Fields are compared if nobody has one. `cure` ends the text of a
+/// difference.
 void check_agreement(Bootstrap& bootstrap, std::string_view subject,
-                     const std::vector<AgreementField>& fields, const std::exception_ptr& failure);
+                     const std::vector<AgreementField>& fields, const std::exception_ptr& failure,
+                     std::string_view cure = "give every rank the same value");
 
 /// Same for an opaque block of bytes, compared by size and hash.
 void check_agreement(Bootstrap& bootstrap, std::string_view subject, const void* data,

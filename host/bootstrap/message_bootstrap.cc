@@ -29,8 +29,35 @@ int tag_of(std::vector<int> name, int salt) {
 /// What a group shares with those that are left of it.
 struct Root {
     int tag;
+    std::size_t size;
     Proposals proposals;  // ranks are those of the root
 };
+
+/// Attempt, count of ranks, the ranks, and the refusal's text.
+std::vector<std::byte> pack(const Proposal& proposal) {
+    std::vector<std::uint64_t> words{proposal.attempt, proposal.left.size()};
+    words.insert(words.end(), proposal.left.begin(), proposal.left.end());
+    const auto head = std::as_bytes(std::span(words));
+    const auto text = std::as_bytes(std::span(proposal.refusal));
+    std::vector<std::byte> out(head.begin(), head.end());
+    out.insert(out.end(), text.begin(), text.end());
+    return out;
+}
+
+std::optional<Proposal> unpack(std::span<const std::byte> message) {
+    constexpr std::size_t kWord = sizeof(std::uint64_t);
+    std::vector<std::uint64_t> words(message.size() / kWord);
+    std::memcpy(words.data(), message.data(), words.size() * kWord);
+    if (words.size() < 2 || words[1] > words.size() - 2) return std::nullopt;
+    const auto ranks = words.begin() + 2;
+    const auto end = ranks + static_cast<std::ptrdiff_t>(words[1]);
+    Proposal out;
+    out.attempt = words[0];
+    out.left.assign(ranks, end);
+    const auto text = message.subspan((2 + words[1]) * kWord);
+    out.refusal.assign(reinterpret_cast<const char*>(text.data()), text.size());
+    return out;
+}
 
 /// Some ranks of a transport. Messages between pairs: a collective of the layer below might have no
 /// deadline, or need ranks that are dead.
@@ -54,7 +81,7 @@ class MessageBootstrap final : public Bootstrap {
     using Bootstrap::all_gather;
 
     void all_gather(const void* send, std::size_t bytes, void* receive) override {
-        if (failure_) raise_text(failure_code_, rank(), *failure_);
+        if (failure_) raise_text(failure_code_, shown_self(), *failure_);
         try {
             exchange({static_cast<const std::byte*>(send), bytes},
                      static_cast<std::byte*>(receive));
@@ -76,7 +103,7 @@ class MessageBootstrap final : public Bootstrap {
         if (color == kNoColor) return nullptr;
         Group child = part(ranks, salt);
         std::iota(child.names.begin(), child.names.end(), 0);
-        child.root = std::make_shared<Root>(Root{child.tag, {}});
+        child.root = std::make_shared<Root>(Root{child.tag, child.members.size(), {}});
         return std::make_unique<MessageBootstrap>(std::move(child));
     }
 
@@ -86,6 +113,17 @@ class MessageBootstrap final : public Bootstrap {
         Group child = part(ranks, group_.root->tag);
         meet(child);
         return std::make_unique<MessageBootstrap>(std::move(child));
+    }
+
+    bool refuse_survivors(std::string_view reason) override {
+        propose({}, std::string(reason));
+        return true;
+    }
+
+    void name_ranks(std::vector<int> names) override {
+        Bootstrap::name_ranks(names);
+        named_ = true;
+        if (names.size() == group_.root->size) group_.root->proposals.name_ranks(std::move(names));
     }
 
   private:
@@ -102,20 +140,26 @@ class MessageBootstrap final : public Bootstrap {
         return out;
     }
 
+    int meeting_tag() const { return tag_of({group_.root->tag}, kMeetingSalt); }
+
     /// Tells everybody who is left, those that are not included: they may think otherwise.
-    void meet(const Group& left) {
+    void propose(std::vector<int> left, std::string refusal) {
         Root& root = *group_.root;
-        const int tag = tag_of({root.tag}, kMeetingSalt);
         const int me = group_.names[static_cast<std::size_t>(rank())];
-        Proposal mine{root.proposals.next_attempt(me), left.names};
-        std::sort(mine.left.begin(), mine.left.end());
-        std::vector<std::uint64_t> words{mine.attempt};
-        words.insert(words.end(), mine.left.begin(), mine.left.end());
+        std::sort(left.begin(), left.end());
+        Proposal mine{root.proposals.next_attempt(me), std::move(left), std::move(refusal)};
+        const std::vector<std::byte> message = pack(mine);
         root.proposals.put(me, std::move(mine));
         for (int r = 0; r < size(); ++r) {
-            if (r != rank())
-                group_.transport->send(member(r), tag, std::as_bytes(std::span(words)));
+            if (r != rank()) group_.transport->send(member(r), meeting_tag(), message);
         }
+    }
+
+    void meet(const Group& left) {
+        Root& root = *group_.root;
+        const int tag = meeting_tag();
+        const int me = group_.names[static_cast<std::size_t>(rank())];
+        propose(left.names, {});
         std::vector<int> missing;
         const std::uint64_t timeout_ns = meeting_timeout_ns(group_.options.timeout_ns);
         const bool agreed = poll_until(deadline_after(timeout_ns), [&] {
@@ -125,19 +169,17 @@ class MessageBootstrap final : public Bootstrap {
             missing = root.proposals.missing(me);
             return missing.empty();
         });
-        if (agreed) return;
-        raise_unheard(rank(), missing, timeout_ns);
+        if (agreed) {
+            root.proposals.note_agreed(me);
+            return;
+        }
+        root.proposals.raise_unheard(me, missing, timeout_ns);
     }
 
     void hear(int peer, int name, int tag) {
         while (const auto message = group_.transport->receive(peer, tag)) {
-            std::vector<std::uint64_t> words(message->size() / sizeof(std::uint64_t));
-            std::memcpy(words.data(), message->data(), words.size() * sizeof(std::uint64_t));
-            if (words.empty()) continue;
-            Proposal theirs;
-            theirs.attempt = words[0];
-            theirs.left.assign(words.begin() + 1, words.end());
-            group_.root->proposals.put(name, std::move(theirs));
+            if (auto theirs = unpack(*message))
+                group_.root->proposals.put(name, std::move(*theirs));
         }
     }
 
@@ -169,17 +211,17 @@ class MessageBootstrap final : public Bootstrap {
     }
 
     [[noreturn]] void raise_size(int peer, std::size_t theirs, std::size_t ours) const {
-        raise(ErrorCode::config_mismatch, rank(),
+        raise(ErrorCode::config_mismatch, shown_self(),
               "all-gather: rank {} brought {} B, rank {} brought {} B; ranks must make the same "
               "calls in the same order",
-              member(peer), theirs, member(rank()), ours);
+              shown(peer), theirs, shown_self(), ours);
     }
 
     [[noreturn]] void raise_missing(const std::vector<int>& waiting) const {
         std::vector<int> missing;
-        for (const int r : waiting) missing.push_back(member(r));
+        for (const int r : waiting) missing.push_back(shown(r));
         std::sort(missing.begin(), missing.end());
-        raise(ErrorCode::timeout, rank(),
+        raise(ErrorCode::timeout, shown_self(),
               "bootstrap of {} {}: rank {} did not come within {}; it may have failed or called in "
               "another order (GIMLET_BOOTSTRAP_TIMEOUT_MS raises the limit)",
               size(), group_.options.members, format_ranks(missing),
@@ -188,9 +230,13 @@ class MessageBootstrap final : public Bootstrap {
 
     /// Its rank in the transport.
     int member(int r) const { return group_.members[static_cast<std::size_t>(r)]; }
+    /// What errors call it.
+    int shown(int r) const { return named_ ? name(r) : member(r); }
+    int shown_self() const { return name(rank()); }
 
     Group group_;
     int split_count_ = 0;
+    bool named_ = false;
     std::optional<std::string> failure_;  // of the first call that failed: no later one can work
     ErrorCode failure_code_ = ErrorCode::system;
 };
@@ -210,7 +256,7 @@ std::unique_ptr<Bootstrap> make_message_bootstrap(std::shared_ptr<MessageTranspo
     all.names = all.members;
     all.index = transport->rank();
     all.tag = 0;
-    all.root = std::make_shared<Root>(Root{0, {}});
+    all.root = std::make_shared<Root>(Root{0, all.members.size(), {}});
     all.transport = std::move(transport);
     return std::make_unique<MessageBootstrap>(std::move(all));
 }

@@ -27,7 +27,8 @@ using Clock = std::chrono::steady_clock;
 struct Meeting {
     std::mutex mutex;
     std::condition_variable changed;
-    Proposals proposals;  // ranks are those of the first group
+    Proposals proposals;   // ranks are those of the first group
+    std::size_t size = 0;  // of the first group
     LeftGroups<ThreadGroup> groups;
 };
 
@@ -59,24 +60,27 @@ struct ThreadGroup::State {
         changed.notify_all();
     }
 
-    [[noreturn]] void raise_failure(int rank) { raise_text(failure_code, rank, *failure); }
+    [[noreturn]] void raise_failure(const Bootstrap& me) {
+        raise_text(failure_code, me.name(me.rank()), *failure);
+    }
 
     /// Waits, with the lock held, until `ready`; on a deadline or an abort it fails the whole
     /// group.
     template <typename Ready>
-    void wait(std::unique_lock<std::mutex>& lock, int rank, const Ready& ready);
+    void wait(std::unique_lock<std::mutex>& lock, const Bootstrap& me, const Ready& ready);
 
-    std::string missing_ranks() const {
+    std::string missing_ranks(const Bootstrap& me) const {
         std::vector<int> missing;
         for (int r = 0; r < size; ++r) {
-            if (!arrived[static_cast<std::size_t>(r)]) missing.push_back(r);
+            if (!arrived[static_cast<std::size_t>(r)]) missing.push_back(me.name(r));
         }
         return format_ranks(missing);
     }
 };
 
 template <typename Ready>
-void ThreadGroup::State::wait(std::unique_lock<std::mutex>& lock, int rank, const Ready& ready) {
+void ThreadGroup::State::wait(std::unique_lock<std::mutex>& lock, const Bootstrap& me,
+                              const Ready& ready) {
     const auto deadline = deadline_after(options.timeout_ns);
     const auto done = [&] { return failure.has_value() || ready(); };
     while (!done()) {
@@ -93,11 +97,11 @@ void ThreadGroup::State::wait(std::unique_lock<std::mutex>& lock, int rank, cons
                      "bootstrap of {} threads: rank(s) {} did not come within {}; they may have "
                      "failed or called in another order (GIMLET_BOOTSTRAP_TIMEOUT_MS raises the "
                      "limit)",
-                     size, missing_ranks(), format_duration_ns(options.timeout_ns)));
+                     size, missing_ranks(me), format_duration_ns(options.timeout_ns)));
         }
     }
     // A rank that can still finish its round does so; the failure meets it in the next one.
-    if (!ready()) raise_failure(rank);
+    if (!ready()) raise_failure(me);
 }
 
 class ThreadBootstrap final : public Bootstrap {
@@ -110,8 +114,8 @@ class ThreadBootstrap final : public Bootstrap {
     void all_gather(const void* send, std::size_t bytes, void* receive) override {
         ThreadGroup::State& state = *group_->state_;
         std::unique_lock lock(state.mutex);
-        if (state.failure) state.raise_failure(rank());
-        state.wait(lock, rank(), [&] { return state.to_take == 0; });
+        if (state.failure) state.raise_failure(*this);
+        state.wait(lock, *this, [&] { return state.to_take == 0; });
         bring(state, send, bytes);
         const std::uint64_t round = state.rounds_finished;
         if (state.arrived_count == state.size) {
@@ -121,7 +125,7 @@ class ThreadBootstrap final : public Bootstrap {
             ++state.rounds_finished;
             state.changed.notify_all();
         } else {
-            state.wait(lock, rank(), [&] { return state.rounds_finished > round; });
+            state.wait(lock, *this, [&] { return state.rounds_finished > round; });
         }
         if (!state.parts.empty()) std::memcpy(receive, state.parts.data(), state.parts.size());
         if (--state.to_take == 0) state.changed.notify_all();
@@ -134,8 +138,11 @@ class ThreadBootstrap final : public Bootstrap {
 
     std::unique_ptr<Bootstrap> split(int color, int key) override;
     std::unique_ptr<Bootstrap> survivors(std::span<const int> ranks) override;
+    bool refuse_survivors(std::string_view reason) override;
+    void name_ranks(std::vector<int> names) override;
 
   private:
+    void propose(Meeting& meeting, std::vector<int> left, std::string refusal);
     void bring(ThreadGroup::State& state, const void* send, std::size_t bytes) {
         if (state.arrived_count == 0) {
             state.part_bytes = bytes;
@@ -147,9 +154,9 @@ class ThreadBootstrap final : public Bootstrap {
                 "all-gather: rank {} brought {} B, others {} B; ranks must make the same calls in "
                 "the "
                 "same order",
-                rank(), bytes, state.part_bytes);
+                name(rank()), bytes, state.part_bytes);
             state.fail(ErrorCode::config_mismatch, reason);
-            state.raise_failure(rank());
+            state.raise_failure(*this);
         }
         if (bytes > 0) {
             std::memcpy(state.parts.data() + static_cast<std::size_t>(rank()) * bytes, send, bytes);
@@ -190,19 +197,18 @@ std::unique_ptr<Bootstrap> ThreadBootstrap::split(int color, int key) {
 std::unique_ptr<Bootstrap> ThreadBootstrap::survivors(std::span<const int> ranks) {
     const ThreadGroup::State& state = *group_->state_;
     Meeting& meeting = *state.meeting;
-    const auto name = [&](int r) { return state.names[static_cast<std::size_t>(r)]; };
+    const auto in_meeting = [&](int r) { return state.names[static_cast<std::size_t>(r)]; };
     std::vector<int> left;
-    for (const int r : ranks) left.push_back(name(r));
-    const int me = name(rank());
+    for (const int r : ranks) left.push_back(in_meeting(r));
+    const int me = in_meeting(rank());
     std::unique_lock lock(meeting.mutex);
-    meeting.proposals.put(me, {meeting.proposals.next_attempt(me), left});
-    meeting.changed.notify_all();
+    propose(meeting, left, {});
     const std::uint64_t timeout_ns = meeting_timeout_ns(state.options.timeout_ns);
     const auto deadline = deadline_after(timeout_ns);
     while (true) {
         const std::vector<int> missing = meeting.proposals.missing(me);
         if (missing.empty()) break;
-        if (Clock::now() >= deadline) raise_unheard(rank(), missing, timeout_ns);
+        if (Clock::now() >= deadline) meeting.proposals.raise_unheard(me, missing, timeout_ns);
         if (state.options.idle) {
             lock.unlock();
             state.options.idle();
@@ -211,6 +217,7 @@ std::unique_ptr<Bootstrap> ThreadBootstrap::survivors(std::span<const int> ranks
             meeting.changed.wait_until(lock, deadline);
         }
     }
+    meeting.proposals.note_agreed(me);
     const auto group = meeting.groups.take(left, [&] {
         auto made = ThreadGroup::create(static_cast<int>(left.size()), state.options);
         made->state_->meeting = state.meeting;
@@ -219,6 +226,28 @@ std::unique_ptr<Bootstrap> ThreadBootstrap::survivors(std::span<const int> ranks
     });
     const auto at = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
     return group->member(static_cast<int>(at));
+}
+
+/// With the meeting's lock held.
+void ThreadBootstrap::propose(Meeting& meeting, std::vector<int> left, std::string refusal) {
+    const int me = group_->state_->names[static_cast<std::size_t>(rank())];
+    meeting.proposals.put(
+        me, {meeting.proposals.next_attempt(me), std::move(left), std::move(refusal)});
+    meeting.changed.notify_all();
+}
+
+bool ThreadBootstrap::refuse_survivors(std::string_view reason) {
+    Meeting& meeting = *group_->state_->meeting;
+    const std::lock_guard lock(meeting.mutex);
+    propose(meeting, {}, std::string(reason));
+    return true;
+}
+
+void ThreadBootstrap::name_ranks(std::vector<int> names) {
+    const ThreadGroup::State& state = *group_->state_;
+    Bootstrap::name_ranks(names);
+    const std::lock_guard lock(state.meeting->mutex);
+    if (names.size() == state.meeting->size) state.meeting->proposals.name_ranks(std::move(names));
 }
 
 ThreadGroup::ThreadGroup(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -237,6 +266,7 @@ std::shared_ptr<ThreadGroup> ThreadGroup::create(int size, ThreadGroupOptions op
         state->options.timeout_ns = bootstrap_timeout_ns();
     }
     state->meeting = std::make_shared<Meeting>();
+    state->meeting->size = static_cast<std::size_t>(size);
     state->names.resize(static_cast<std::size_t>(size));
     std::iota(state->names.begin(), state->names.end(), 0);
     state->member_given.resize(static_cast<std::size_t>(size), false);

@@ -193,12 +193,10 @@ std::unique_ptr<Communicator> Communicator::adopt(ncclComm_t comm,
 std::unique_ptr<Communicator> Communicator::split(int color, int key,
                                                   const CommunicatorConfig& config) {
     const int rank = this->rank();
-    if (color < 0 && color != kNoColor) {
-        raise(ErrorCode::invalid_argument, rank, "split: color {} is below 0 and not kNoColor",
-              color);
-    }
     const ncclComm_t parent = handle();
-    ncclConfig_t nccl_config = make_config(config, rank);
+    ncclConfig_t nccl_config = NCCL_CONFIG_INITIALIZER;
+    check_all_succeeded(bootstrap(), "communicator split",
+                        failure_of([&] { nccl_config = make_config(config, rank); }));
     nccl_config.splitShare = 0;
     std::shared_ptr<Bootstrap> child_ranks = bootstrap().split(color, key);
     std::unique_ptr<Communicator> result;
@@ -272,17 +270,16 @@ void Communicator::check_async_error() const {
 
 void Communicator::close() {
     if (!state_->is_open()) return;
-    const int windows = state_->window_count.load();
-    const int device_comms = state_->device_comm_count.load();
-    if (windows + device_comms > 0) {
-        raise(ErrorCode::invalid_usage, rank(),
-              "communicator close: {} window(s) and {} device communicator(s) are still open on "
-              "it; close "
-              "them first",
-              windows, device_comms);
-    }
-    // Our own barrier first: it has a deadline and names the rank that does not come.
-    bootstrap().barrier();
+    // Our own meeting first: it has a deadline and names the rank that does not come.
+    check_all_succeeded(bootstrap(), "communicator close", failure_of([&] {
+                            const int windows = state_->window_count.load();
+                            const int device_comms = state_->device_comm_count.load();
+                            if (windows + device_comms == 0) return;
+                            raise(ErrorCode::invalid_usage, rank(),
+                                  "communicator close: {} window(s) and {} device communicator(s) "
+                                  "are still open on it; close them first",
+                                  windows, device_comms);
+                        }));
     const ncclComm_t comm = state_->raw_comm();
     if (!state_->leave_open(CommunicatorState::Phase::closed)) return;
     if (state_->ownership() == Ownership::adopted) return;
@@ -304,10 +301,6 @@ void Communicator::abort() noexcept {
 void Communicator::begin_abort() noexcept {
     if (!state_->leave_open(CommunicatorState::Phase::aborted)) return;
     if (state_->ownership() == Ownership::owned) state_->abort_begun = true;
-}
-
-bool Communicator::abort_pending() const noexcept {
-    return state_->abort_begun.load();
 }
 
 void Communicator::finish_abort() noexcept {

@@ -95,7 +95,6 @@ class Communicator {
     /// communicator is closed to its users; the second, or the destructor, tells NCCL.
     void begin_abort() noexcept;
     void finish_abort() noexcept;
-    bool abort_pending() const noexcept;  ///< between the two
 
     /// For objects made on this communicator.
     const std::shared_ptr<CommunicatorState>& state() const noexcept { return state_; }

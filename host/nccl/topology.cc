@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <fstream>
 #include <set>
 
@@ -23,6 +24,17 @@ void check_peer(const Topology& topology, int peer_rank, const char* what) {
         raise(ErrorCode::invalid_argument, topology.rank, "topology {}: rank {} is outside 0..{}",
               what, peer_rank, topology.size - 1);
     }
+}
+
+void check_numbering(const Topology& topology) {
+    if (topology.lsa_size * topology.lsa_team_count == topology.size &&
+        topology.rank % topology.lsa_size == topology.lsa_rank) {
+        return;
+    }
+    raise(ErrorCode::internal, topology.rank,
+          "topology: {} ranks, {} LSA teams of {}, LSA index {}: world rank is not team * size + "
+          "index",
+          topology.size, topology.lsa_team_count, topology.lsa_size, topology.lsa_rank);
 }
 
 RankPlace own_place(int device, int rank) {
@@ -173,16 +185,19 @@ Topology query_topology(const Communicator& communicator) {
     to.railed_gin_type = from.railed_gin_type;
     to.symmetric_memory = from.symmetric_memory;
     to.multimem = from.multimem;
-    to.places = communicator.bootstrap().all_gather_values(own_place(from.device, from.rank));
+    RankPlace mine{};
+    std::exception_ptr failure;
+    try {
+        mine = own_place(from.device, from.rank);
+        check_numbering(to);
+    } catch (...) {
+        failure = std::current_exception();
+    }
     check_agreement(communicator.bootstrap(), "topology",
                     {{"LSA team size", fmt::format("{}", to.lsa_size)},
-                     {"LSA team count", fmt::format("{}", to.lsa_team_count)}});
-    if (to.lsa_size * to.lsa_team_count != to.size || to.rank % to.lsa_size != to.lsa_rank) {
-        raise(ErrorCode::internal, to.rank,
-              "topology: {} ranks, {} LSA teams of {}, LSA index {}: world rank is not team * size "
-              "+ index",
-              to.size, to.lsa_team_count, to.lsa_size, to.lsa_rank);
-    }
+                     {"LSA team count", fmt::format("{}", to.lsa_team_count)}},
+                    failure);
+    to.places = communicator.bootstrap().all_gather_values(mine);
     return to;
 }
 

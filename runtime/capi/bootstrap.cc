@@ -62,6 +62,13 @@ class SharedBootstrap final : public Bootstrap {
     std::unique_ptr<Bootstrap> survivors(std::span<const int> ranks) override {
         return target_->survivors(ranks);
     }
+    bool refuse_survivors(std::string_view reason) override {
+        return target_->refuse_survivors(reason);
+    }
+    void name_ranks(std::vector<int> names) override {
+        Bootstrap::name_ranks(names);
+        target_->name_ranks(std::move(names));
+    }
 
   private:
     std::shared_ptr<Bootstrap> target_;

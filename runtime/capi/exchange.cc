@@ -393,7 +393,7 @@ gimlet_status gimlet_exchange_health(gimlet_exchange* exchange, gimlet_health* h
 gimlet_status gimlet_exchange_recover(gimlet_exchange* exchange, gimlet_group_report* report,
                                       char* text, size_t text_bytes, size_t* needed_bytes) {
     return guarded(__func__, [&] {
-        recover(*Exchanges::get().find(exchange), report, {text, text_bytes, needed_bytes});
+        recover(*Exchanges::get().find(exchange), report, text, text_bytes, needed_bytes);
     });
 }
 

@@ -81,10 +81,33 @@ void tell_events(const Object& object, const TextOut& text) {
     text.write(describe(object.health().events));
 }
 
+/// Where a caller wants the report of a call of all ranks; checked before anything is done.
+struct GroupOutputs {
+    GroupReportOut report;
+    TextOut text;
+    void write(const std::optional<GroupReport>& from) const { write_group(from, report, text); }
+};
+
+/// Arguments of a call that the other ranks make, too: `refuse` tells them, and raises.
+template <typename Read, typename Refuse>
+auto read_or(Read read, Refuse refuse) {
+    try {
+        return read();
+    } catch (const Error& fault) {
+        refuse(fault);
+        throw;
+    }
+}
+
 template <typename Object>
-void recover(Object& object, gimlet_group_report* report, const TextOut& text) {
-    const GroupReportOut out(report, rank_count_of(object));
-    write_group(object.recover(), out, text);
+void recover(Object& object, gimlet_group_report* report, char* text, std::size_t text_bytes,
+             std::size_t* needed_bytes) {
+    const auto outputs = read_or(
+        [&] {
+            return GroupOutputs{{report, rank_count_of(object)}, {text, text_bytes, needed_bytes}};
+        },
+        [&](const Error& fault) { object.refuse_recover(fault); });
+    outputs.write(object.recover());
 }
 
 /// Text or JSON; refuses another format before `text` and `json` are called.

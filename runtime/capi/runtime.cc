@@ -304,7 +304,7 @@ gimlet_status gimlet_runtime_get_events(gimlet_runtime* runtime, gimlet_device_e
 gimlet_status gimlet_runtime_recover(gimlet_runtime* runtime, gimlet_group_report* report,
                                      char* text, size_t text_bytes, size_t* needed_bytes) {
     return guarded(__func__, [&] {
-        recover(*Runtimes::get().find(runtime), report, {text, text_bytes, needed_bytes});
+        recover(*Runtimes::get().find(runtime), report, text, text_bytes, needed_bytes);
     });
 }
 
@@ -314,19 +314,24 @@ gimlet_status gimlet_runtime_exclude(gimlet_runtime* runtime, const int32_t* ran
                                      size_t* needed_bytes) {
     return guarded(__func__, [&] {
         const auto object = Runtimes::get().find(runtime);
-        const GroupReportOut out(report, object->size());
-        const TextOut words(text, text_bytes, needed_bytes);
-        if (rank_count < 0 || rank_count > object->size()) {
-            raise(ErrorCode::invalid_argument, object->rank(), "rank_count is {}; it must be 0..{}",
-                  rank_count, object->size());
-        }
         std::vector<int> lost;
-        if (rank_count > 0) {
-            require_pointer(ranks, "ranks");
-            lost.assign(ranks, ranks + rank_count);
-        }
-        auto left = survivors == nullptr ? nullptr : Bootstraps::get().find(survivors);
-        write_group(object->exclude(lost, std::move(left)), out, words);
+        std::shared_ptr<Bootstrap> left;
+        const auto outputs = read_or(
+            [&] {
+                GroupOutputs to{{report, object->size()}, {text, text_bytes, needed_bytes}};
+                if (rank_count < 0 || rank_count > object->size()) {
+                    raise(ErrorCode::invalid_argument, object->rank(),
+                          "rank_count is {}; it must be 0..{}", rank_count, object->size());
+                }
+                if (rank_count > 0) {
+                    require_pointer(ranks, "ranks");
+                    lost.assign(ranks, ranks + rank_count);
+                }
+                if (survivors != nullptr) left = Bootstraps::get().find(survivors);
+                return to;
+            },
+            [&](const Error& fault) { object->refuse_exclude(fault); });
+        outputs.write(object->exclude(lost, std::move(left)));
     });
 }
 

@@ -26,7 +26,8 @@ struct SimGroup;
 /// Where those that are left of a group meet, and of the groups that were left of it before.
 struct SimMeeting {
     std::mutex mutex;
-    Proposals proposals;  // ranks are those of the first group
+    Proposals proposals;   // ranks are those of the first group
+    std::size_t size = 0;  // of the first group
     LeftGroups<SimGroup> groups;
 };
 
@@ -39,7 +40,9 @@ struct SimGroup {
     static std::shared_ptr<SimGroup> first(int size) {
         std::vector<int> names(static_cast<std::size_t>(size));
         std::iota(names.begin(), names.end(), 0);
-        return std::make_shared<SimGroup>(size, std::make_shared<SimMeeting>(), std::move(names));
+        auto meeting = std::make_shared<SimMeeting>();
+        meeting->size = names.size();
+        return std::make_shared<SimGroup>(size, std::move(meeting), std::move(names));
     }
 
     const int size;
@@ -91,15 +94,11 @@ class SimBootstrap final : public Bootstrap {
 
     std::unique_ptr<Bootstrap> survivors(std::span<const int> ranks) override {
         SimMeeting& meeting = *group_->meeting;
-        const auto name = [&](int r) { return group_->names[static_cast<std::size_t>(r)]; };
+        const auto in_meeting = [&](int r) { return group_->names[static_cast<std::size_t>(r)]; };
         std::vector<int> left;
-        for (const int r : ranks) left.push_back(name(r));
-        const int me = name(rank());
-        {
-            const std::lock_guard lock(meeting.mutex);
-            meeting.proposals.put(me, {meeting.proposals.next_attempt(me), left});
-        }
-        emu::Engine::get().progress();
+        for (const int r : ranks) left.push_back(in_meeting(r));
+        const int me = in_meeting(rank());
+        propose(left, {});
         std::exception_ptr difference;
         emu::Engine::get().wait("those that are left", [&] {
             const std::lock_guard lock(meeting.mutex);
@@ -112,6 +111,7 @@ class SimBootstrap final : public Bootstrap {
         });
         if (difference) std::rethrow_exception(difference);
         const std::lock_guard lock(meeting.mutex);
+        meeting.proposals.note_agreed(me);
         const auto child = meeting.groups.take(left, [&] {
             return std::make_shared<SimGroup>(static_cast<int>(left.size()), group_->meeting, left);
         });
@@ -119,7 +119,30 @@ class SimBootstrap final : public Bootstrap {
         return std::make_unique<SimBootstrap>(child, static_cast<int>(at));
     }
 
+    bool refuse_survivors(std::string_view reason) override {
+        propose({}, std::string(reason));
+        return true;
+    }
+
+    void name_ranks(std::vector<int> names) override {
+        Bootstrap::name_ranks(names);
+        SimMeeting& meeting = *group_->meeting;
+        const std::lock_guard lock(meeting.mutex);
+        if (names.size() == meeting.size) meeting.proposals.name_ranks(std::move(names));
+    }
+
   private:
+    void propose(std::vector<int> left, std::string refusal) {
+        const int me = group_->names[static_cast<std::size_t>(rank())];
+        SimMeeting& meeting = *group_->meeting;
+        {
+            const std::lock_guard lock(meeting.mutex);
+            meeting.proposals.put(
+                me, {meeting.proposals.next_attempt(me), std::move(left), std::move(refusal)});
+        }
+        emu::Engine::get().progress();
+    }
+
     /// Returns the number of the round that this part belongs to.
     std::uint64_t bring(const void* send, std::size_t bytes) {
         SimGroup& group = *group_;
@@ -131,11 +154,11 @@ class SimBootstrap final : public Bootstrap {
                 checked_mul(bytes, static_cast<std::size_t>(size()), "all-gather bytes", rank()),
                 std::byte{0});
         } else if (bytes != group.part_bytes) {
-            raise(ErrorCode::config_mismatch, rank(),
+            raise(ErrorCode::config_mismatch, name(rank()),
                   "all-gather: rank {} brought {} B, others {} B; ranks must make the same calls "
                   "in the "
                   "same order",
-                  rank(), bytes, group.part_bytes);
+                  name(rank()), bytes, group.part_bytes);
         }
         if (bytes > 0) {
             std::memcpy(group.filling.data() + static_cast<std::size_t>(rank()) * bytes, send,

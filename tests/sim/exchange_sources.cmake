@@ -3,6 +3,7 @@
 set(gimlet_exchange_test_sources
     ${CMAKE_CURRENT_LIST_DIR}/exchange_faults.cc
     ${CMAKE_CURRENT_LIST_DIR}/exchange_field.cc
+    ${CMAKE_CURRENT_LIST_DIR}/exchange_life.cc
     ${CMAKE_CURRENT_LIST_DIR}/exchange_member.cc
     ${CMAKE_CURRENT_LIST_DIR}/exchange_recovery.cc
     ${CMAKE_CURRENT_LIST_DIR}/exchange_shapes.cc

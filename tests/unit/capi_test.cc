@@ -251,28 +251,31 @@ int gather_alone(void* context, const void* send, size_t bytes, void* receive) {
 TEST_CASE("a close() that fails late leaves nothing that can be used", "[capi]") {
     const LogCapture quiet;
     struct Context {
-        bool broken = false;
+        int gathers = 0;
+        int last = -1;
     } world;
     gimlet_bootstrap_callbacks callbacks = gimlet_bootstrap_callbacks_init();
     callbacks.context = &world;
     callbacks.rank = 0;
     callbacks.size = 1;
-    callbacks.all_gather = [](void*, const void* send, size_t bytes, void* receive) {
+    callbacks.all_gather = [](void* context, const void* send, size_t bytes, void* receive) {
         if (bytes > 0) std::memcpy(receive, send, bytes);
-        return 0;
-    };
-    // The last collective call of close() is a barrier.
-    callbacks.barrier = [](void* context) {
-        return static_cast<Context*>(context)->broken ? 7 : 0;
+        auto* const world = static_cast<Context*>(context);
+        return ++world->gathers == world->last ? 7 : 0;
     };
     cudaSetDevice(0);
     gimlet_bootstrap* bootstrap = nullptr;
     REQUIRE(gimlet_bootstrap_create(&callbacks, &bootstrap) == GIMLET_OK);
     gimlet_runtime* runtime = nullptr;
     REQUIRE(gimlet_runtime_create(bootstrap, nullptr, &runtime) == GIMLET_OK);
-    world.broken = true;
+    const int before = world.gathers;
+    REQUIRE(gimlet_runtime_close(runtime) == GIMLET_OK);
+    const int of_close = world.gathers - before;
+    REQUIRE(gimlet_runtime_destroy(runtime) == GIMLET_OK);
+    REQUIRE(gimlet_runtime_create(bootstrap, nullptr, &runtime) == GIMLET_OK);
+    world.last = world.gathers + of_close;
     CHECK(gimlet_runtime_close(runtime) == GIMLET_SYSTEM);
-    CHECK_THAT(last_error(), contains_text("barrier returned 7") && contains_text("is aborted"));
+    CHECK_THAT(last_error(), contains_text("all_gather returned 7") && contains_text("is aborted"));
     CHECK(gimlet_runtime_barrier(runtime, nullptr, 1, 0) == GIMLET_CLOSED);
     CHECK(gimlet_runtime_close(runtime) == GIMLET_OK);
     CHECK(gimlet_runtime_destroy(runtime) == GIMLET_OK);
@@ -1042,8 +1045,8 @@ TEST_CASE("what would end the CUDA context is refused", "[capi]") {
     alone.inputs.token_count = kTokens;
 
     // A refused step has failed on all ranks; here there is one.
-    const auto recover = [&] {
-        CHECK(gimlet_exchange_check(alone.exchange) == GIMLET_INVALID_ARGUMENT);
+    const auto recover = [&](gimlet_status failure = GIMLET_INVALID_ARGUMENT) {
+        CHECK(gimlet_exchange_check(alone.exchange) == failure);
         std::size_t needed = 0;
         CHECK(gimlet_exchange_recover(alone.exchange, nullptr, nullptr, 0, &needed) == GIMLET_OK);
         CHECK(needed > 1);
@@ -1074,6 +1077,7 @@ TEST_CASE("what would end the CUDA context is refused", "[capi]") {
     CHECK_THAT(last_error(), contains_text("the current device is 1"));
     CHECK(gimlet_runtime_barrier(alone.runtime, nullptr, 1, 0) == GIMLET_INVALID_USAGE);
     cudaSetDevice(0);
+    recover(GIMLET_INVALID_USAGE);
     CHECK(gimlet_dispatch(alone.exchange, &alone.inputs, alone.routing, 2, nullptr, nullptr) ==
           GIMLET_INVALID_ARGUMENT);
     recover();

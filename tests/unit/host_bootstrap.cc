@@ -522,6 +522,79 @@ void disagree(Bootstrap& all) {
 
 }  // namespace
 
+namespace {
+
+/// Each call of survivors() that rank 1 refuses fails on the others, however fast it was; the next
+/// one succeeds. Rank 3 is left out.
+void refuse_and_agree(Bootstrap& all) {
+    if (all.rank() == 3) return;
+    const std::vector<int> ranks{0, 1, 2};
+    for (int round = 0; round < 3; ++round) {
+        for (const char* reason : {"no list", "no numbers"}) {
+            if (all.rank() == 1) {
+                expect(all.refuse_survivors(reason), all, "nobody was told");
+                continue;
+            }
+            try {
+                (void)all.survivors(ranks);
+                expect(false, all, "no error");
+            } catch (const Error& error) {
+                const std::string text = error.what();
+                expect(error.code() == ErrorCode::peer_failed, all, text.c_str());
+                expect(text.find(fmt::format("rank 1 refuses; it says: {}", reason)) != text.npos,
+                       all, text.c_str());
+            }
+        }
+        exercise(*all.survivors(ranks));
+    }
+}
+
+/// Those that are left are named by what they are called in the group that they come from.
+void name_the_missing(Bootstrap& left) {
+    left.name_ranks({4, 5, 7});
+    if (left.rank() == 2) return;
+    try {
+        left.barrier();
+        expect(false, left, "no error");
+    } catch (const Error& error) {
+        const std::string text = error.what();
+        expect(text.find("rank(s) 7 ") != text.npos || text.find("rank 7 ") != text.npos, left,
+               text.c_str());
+        expect(error.rank() == left.rank() + 4, left, text.c_str());
+    }
+}
+
+}  // namespace
+
+TEST_CASE("a call of survivors() that one rank refuses fails at once", "[host][bootstrap]") {
+    ThreadGroupOptions options;
+    options.timeout_ns = 3600 * kSecondNs;
+    require_no_error(run_ranks(4, refuse_and_agree, options));
+    require_no_error(
+        run_over_messages(std::make_shared<Post>(4), refuse_and_agree, 3600 * kSecondNs));
+}
+
+TEST_CASE("errors name ranks as they were told to", "[host][bootstrap]") {
+    ThreadGroupOptions options;
+    options.timeout_ns = kSecondNs / 10;
+    require_no_error(run_ranks(3, name_the_missing, options));
+    require_no_error(
+        run_over_messages(std::make_shared<Post>(3), name_the_missing, kSecondNs / 10));
+    const auto errors = run_ranks(3, [](Bootstrap& left) {
+        left.name_ranks({4, 5, 7});
+        check_all_succeeded(left, "work",
+                            left.rank() == 1
+                                ? std::make_exception_ptr(Error(ErrorCode::system, 5, "no luck"))
+                                : nullptr);
+    });
+    for (const int rank : {0, 2}) {
+        const auto& error = errors[static_cast<std::size_t>(rank)];
+        REQUIRE(error);
+        CHECK(error->rank() == (rank == 0 ? 4 : 7));
+        CHECK_THAT(error->what(), contains_text("rank 5 says: system: no luck"));
+    }
+}
+
 TEST_CASE("those that are left meet without the lost, whatever came before", "[host][bootstrap]") {
     ThreadGroupOptions options;
     options.timeout_ns = kSecondNs;
