@@ -16,7 +16,9 @@
 #include "host/cuda/device_info.hpp"
 #include "host/cuda/stream.hpp"
 #include "host/emulator/engine.hpp"
+#include "host/nccl/communicator.hpp"
 #include "runtime/core.hpp"
+#include "runtime/generators.hpp"
 #include "tests/sim/exchange_member.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/sim_bootstrap.hpp"
@@ -233,6 +235,242 @@ TEST_CASE("errors after exclude() name world ranks", "[sim][lifecycle][exclude]"
             }
             me.exchange.abort();
             me.runtime.abort();
+        });
+    }
+}
+
+namespace {
+
+bool runs(cudaStream_t stream) {
+    return cudaStreamQuery(stream) == cudaErrorNotReady;
+}
+
+/// A Runtime whose things are destroyed, aborted or long closed while another Runtime's step runs.
+struct Neighbour {
+    explicit Neighbour(int rank)
+        : runtime(Runtime::create(std::shared_ptr<Bootstrap>(make_sim_bootstrap(rank)))) {
+        for (auto& exchange : exchanges) exchange = runtime->create_exchange(tiny_config());
+        routing = exchanges[0]->make_routing();
+    }
+    std::unique_ptr<Runtime> runtime;
+    std::unique_ptr<Exchange> exchanges[3];
+    Routing routing;
+};
+
+void die_beside(Neighbour& closed, Neighbour& open, cudaStream_t stream) {
+    const auto still_running = [&](const char* what) { require(runs(stream), what); };
+    closed.routing = Routing();
+    for (auto& exchange : closed.exchanges) exchange.reset();
+    closed.runtime.reset();
+    still_running("destructors of closed objects have waited");
+    open.routing = Routing();
+    still_running("~Routing has waited");
+    open.exchanges[0].reset();  // closed
+    open.exchanges[1].reset();
+    still_running("~Exchange has waited");
+    open.exchanges[2]->abort();
+    still_running("Exchange::abort() has waited");
+    open.runtime->abort();
+    still_running("Runtime::abort() has waited");
+    open.runtime.reset();
+    open.exchanges[2].reset();
+    still_running("destructors of aborted objects have waited");
+}
+
+}  // namespace
+
+TEST_CASE("what is destroyed beside another Runtime's kernels waits for none of them",
+          "[sim][lifecycle]") {
+    const LogCapture quiet;
+    for (const World& world : worlds()) {
+        CAPTURE(text_of(world));
+        MeetingPlace place(world.ranks);
+        run_world(world, [&](Member& me) {
+            Neighbour closed(me.rank);
+            Neighbour open(me.rank);
+            closed.exchanges[0]->close();
+            closed.exchanges[1]->close();
+            closed.exchanges[2]->close();
+            closed.runtime->close();
+            open.exchanges[0]->close();
+            me.step("before");
+            require(Runtime::reclaim() == 0, "close() has left something");
+            place.meet(1);
+            const bool late = me.rank == 1;
+            if (late) emu::Engine::get().sleep_ns(10'000'000, "a late rank");
+            Routing routing = me.exchange.make_routing();
+            me.exchange.dispatch({}, &routing, CountMode::device, me.stream);
+            me.exchange.combine({}, routing, me.stream);
+            if (!late) die_beside(closed, open, me.stream);
+            me.exchange.synchronize(me.stream);
+            place.meet(2);
+            if (late) {
+                open.exchanges[1]->abort();
+                open.runtime->abort();
+            }
+            // Two Routings, two Exchanges and a Runtime.
+            const int left = late ? 2 : 5;
+            require(Runtime::reclaim() == left, fmt::format("not {} were left", left));
+            me.step("after");
+        });
+    }
+}
+
+TEST_CASE("what an open Runtime has left is its own thread's to free", "[sim][lifecycle]") {
+    const LogCapture quiet;
+    for (const World& world : worlds()) {
+        CAPTURE(text_of(world));
+        run_world(world, [&](Member& me) {
+            const auto left = me.runtime.create_exchange(tiny_config());
+            const std::uint64_t number = left->number();
+            left->abort();
+            {
+                Neighbour other(me.rank);
+                (void)Runtime::reclaim();
+                other.runtime->recover();
+                for (auto& exchange : other.exchanges) exchange->close();
+                other.runtime->close();
+            }
+            auto found = take_leftovers(*me.runtime.core(), number);
+            require(found != nullptr, "another Runtime has freed it");
+            keep_leftovers(std::move(found));
+            me.runtime.recover();
+            require(take_leftovers(*me.runtime.core(), number) == nullptr, "it is still there");
+            me.step("after");
+        });
+    }
+}
+
+TEST_CASE("an aborted Exchange is freed once nothing is on its way to it",
+          "[sim][lifecycle][recovery]") {
+    const LogCapture quiet;
+    for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+        World world;
+        world.team = seed % 2 == 0 ? 2 : 1;
+        world.seed = seed;
+        world.gin = seed / 2 % 2 == 0 ? emu::GinMode::gdaki : emu::GinMode::proxy;
+        world.faults.delay_chance = 0.5;
+        world.faults.delay_min_ns = 1'000;
+        world.faults.delay_mean_ns = 40'000;
+        CAPTURE(text_of(world));
+        MeetingPlace place(world.ranks);
+        run_world(world, [&](Member& me) {
+            const auto other = me.runtime.create_exchange(me.exchange.plan().config);
+            {
+                RehearsalOptions options;
+                options.deadline_ns = me.rank == 1 ? 3'000 : kPatienceNs;
+                Rehearsal rehearsal(*other, me.table, options);
+                try {
+                    for (int i = 0; i < 4; ++i) (void)rehearsal.step(CountMode::device, me.stream);
+                } catch (const Error&) {
+                }
+            }
+            other->abort();
+            place.meet(1);
+            switch (seed % 3) {
+                case 0: me.runtime.recover(); break;
+                case 1: me.exchange.recover(); break;
+                default: return;  // close() comes next
+            }
+            require(take_leftovers(*me.runtime.core(), other->number()) == nullptr, "not freed");
+            me.step("after");
+        });
+    }
+}
+
+namespace {
+
+/// Two Exchanges of one Runtime, with a stream each.
+struct Layers {
+    Layers(Runtime& runtime, const RoutingTable& table, int rank) {
+        for (int i = 0; i < 2; ++i) {
+            MoeConfig config;
+            config.expert_count = 5;
+            config.topk = table.topk;
+            config.hidden = 8 << i;
+            config.max_tokens = 4;
+            config.sm_budget = 1;
+            config.layout = i == 0 ? Layout::rank_major : Layout::expert_major;
+            exchanges[i] = runtime.create_exchange(config);
+            streams[i] = Stream::create(rank);
+            rehearsals[i] = std::make_unique<Rehearsal>(*exchanges[i], table, RehearsalOptions{});
+        }
+    }
+    void close() {
+        for (int i = 0; i < 2; ++i) {
+            rehearsals[i].reset();
+            exchanges[i]->close();
+        }
+    }
+    std::unique_ptr<Exchange> exchanges[2];
+    Stream streams[2];
+    std::unique_ptr<Rehearsal> rehearsals[2];
+};
+
+}  // namespace
+
+TEST_CASE("several Runtimes with several Exchanges on one communicator, all in flight",
+          "[sim][lifecycle]") {
+    GeneratorOptions routing;
+    routing.rank_count = 3;
+    routing.token_count = 4;
+    routing.expert_count = 5;
+    routing.topk = 2;
+    const RoutingTable table = generate_routing(routing);
+    for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+        emu::SimOptions options;
+        options.ranks = 3;
+        options.lsa_team_size = seed % 2 == 0 ? 0 : 1;
+        options.seed = seed;
+        options.sm_count = 8;
+        emu::simulate(options, [&](int rank) {
+            const auto bootstrap = std::shared_ptr<Bootstrap>(make_sim_bootstrap(rank));
+            const auto lender = Communicator::create(bootstrap);
+            const auto first = Runtime::adopt(lender->handle(), bootstrap);
+            const auto second = Runtime::adopt(lender->handle(), bootstrap);
+            Layers a(*first, table, rank);
+            Layers b(*second, table, rank);
+            const Stream side = Stream::create(rank);
+            const auto each = [&](bool backwards, const auto& body) {
+                Layers* all[] = {&a, &a, &b, &b};
+                for (int i = 0; i < 4; ++i) {
+                    const int at = backwards ? 3 - i : i;
+                    body(*all[at]->rehearsals[at % 2], all[at]->streams[at % 2].get());
+                }
+            };
+            const auto right = [&](const std::string& difference) {
+                require(difference.empty(), fmt::format("rank {}: {}", rank, difference));
+            };
+            for (int step = 0; step < 3; ++step) {
+                // Ranks queue in different orders.
+                const bool backwards = (rank + step) % 2 == 1;
+                each(backwards, [](Rehearsal& one, cudaStream_t stream) {
+                    one.dispatch(CountMode::device, stream);
+                });
+                first->barrier(side.get());
+                second->barrier(side.get());
+                each(!backwards, [&](Rehearsal& one, cudaStream_t stream) {
+                    right(one.check_dispatch(stream));
+                    one.answer(stream);
+                });
+                each(backwards,
+                     [](Rehearsal& one, cudaStream_t stream) { one.combine(stream); });
+                each(!backwards, [&](Rehearsal& one, cudaStream_t stream) {
+                    right(one.check_combine(stream));
+                });
+            }
+            first->synchronize(side.get());
+            a.close();
+            // One Runtime ends, the other works on.
+            first->close();
+            for (int i = 0; i < 2; ++i) {
+                right(b.rehearsals[0]->step(CountMode::host, b.streams[0].get()));
+                second->barrier(side.get());
+            }
+            second->synchronize(side.get());
+            b.close();
+            second->close();
+            lender->close();
         });
     }
 }

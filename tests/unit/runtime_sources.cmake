@@ -9,4 +9,5 @@ set(gimlet_unit_runtime_sources
     ${CMAKE_CURRENT_LIST_DIR}/runtime_health.cc
     ${CMAKE_CURRENT_LIST_DIR}/runtime_npy.cc
     ${CMAKE_CURRENT_LIST_DIR}/runtime_plan.cc
-    ${CMAKE_CURRENT_LIST_DIR}/runtime_reference.cc)
+    ${CMAKE_CURRENT_LIST_DIR}/runtime_reference.cc
+    ${CMAKE_CURRENT_LIST_DIR}/runtime_threads.cc)

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads of one process that live and give up beside each other.
+#include <cuda_runtime.h>
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "host/base/log.hpp"
+#include "host/bootstrap/thread_bootstrap.hpp"
+#include "host/cuda/stream.hpp"
+#include "runtime/exchange.hpp"
+#include "runtime/runtime.hpp"
+#include "tests/support/catch.hpp"
+
+namespace gimlet::test {
+namespace {
+
+constexpr int kRanks = 2;
+
+MoeConfig tiny_config() {
+    MoeConfig config;
+    config.expert_count = 4;
+    config.topk = 1;
+    config.hidden = 8;
+    config.max_tokens = 2;
+    config.sm_budget = 1;
+    return config;
+}
+
+void step(Exchange& exchange, cudaStream_t stream) {
+    Routing routing = exchange.make_routing();
+    exchange.dispatch({}, &routing, CountMode::host, stream);
+    exchange.combine({}, routing, stream);
+    exchange.synchronize(stream);
+}
+
+/// One life: `kind` 0 ends in good order, 1 gives up an Exchange and goes on, 2 gives up everything
+/// with a step in flight.
+void live(const std::shared_ptr<Bootstrap>& bootstrap, int kind) {
+    const int rank = bootstrap->rank();
+    RuntimeConfig config;
+    config.deadline_ns = 20'000'000;
+    const auto runtime = Runtime::create(bootstrap, config);
+    const auto exchange = runtime->create_exchange(tiny_config());
+    const auto other = runtime->create_exchange(tiny_config());
+    const Stream stream = Stream::create(rank);
+    step(*exchange, stream.get());
+    bootstrap->barrier();
+    if (kind == 2) {
+        Routing routing = exchange->make_routing();
+        if (rank == 0) exchange->dispatch({}, &routing, CountMode::device, stream.get());
+        exchange->abort();
+        runtime->abort();
+        (void)Runtime::reclaim();
+        return;
+    }
+    if (kind == 1) {
+        other->abort();
+        (void)Runtime::reclaim();
+        runtime->recover();
+        step(*exchange, stream.get());
+    } else {
+        other->close();
+    }
+    exchange->close();
+    runtime->close();
+}
+
+}  // namespace
+
+TEST_CASE("two threads with two communicators each give up and reclaim beside each other",
+          "[lifecycle][threads]") {
+    const LogCapture quiet;
+    std::mutex mutex;
+    std::vector<std::string> failures;
+    std::vector<std::thread> threads;
+    for (int pair = 0; pair < 2; ++pair) {
+        const auto group = ThreadGroup::create(kRanks);
+        for (int rank = 0; rank < kRanks; ++rank) {
+            threads.emplace_back([&mutex, &failures, group, rank, pair] {
+                try {
+                    cudaSetDevice(rank);  // both pairs share them
+                    const std::shared_ptr<Bootstrap> member = group->member(rank);
+                    for (int life = 0; life < 6; ++life) live(member, (life + pair) % 3);
+                } catch (const std::exception& error) {
+                    group->abort(error.what());
+                    const std::lock_guard lock(mutex);
+                    failures.push_back(error.what());
+                }
+            });
+        }
+    }
+    for (std::thread& thread : threads) thread.join();
+    cudaSetDevice(0);
+    for (const std::string& failure : failures) FAIL_CHECK(failure);
+}
+
+}  // namespace gimlet::test
