@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -120,6 +121,49 @@ void many_lives(CaseContext& context) {
                                                 cycles, grown, allowed));
 }
 
+/// Asks NCCL for errors of the background as fast as it can, as watchdogs do.
+class Watchdog {
+  public:
+    explicit Watchdog(const Communicator& communicator)
+        : thread_([this, &communicator] {
+              try {
+                  for (; !over_; ++asked_) communicator.check_async_error();
+              } catch (const Error& error) {
+                  failure_ = error.what();
+              }
+              ended_ = true;
+          }) {}
+    ~Watchdog() {
+        over_ = true;
+        if (thread_.joinable()) thread_.join();
+    }
+    Watchdog(const Watchdog&) = delete;
+    Watchdog& operator=(const Watchdog&) = delete;
+    /// Empty = nothing was wrong.
+    std::string stop() {
+        while (asked_ == 0 && !ended_) std::this_thread::yield();
+        over_ = true;
+        thread_.join();
+        return failure_;
+    }
+
+  private:
+    std::atomic<bool> over_{false};
+    std::atomic<bool> ended_{false};
+    std::atomic<int> asked_{0};
+    std::string failure_;  // the thread's until it has joined
+    std::thread thread_;
+};
+
+/// Windows, device communicators and queue pairs come and go, and steps pass, while a thread asks.
+void watched_set_up(CaseContext& context) {
+    Watchdog watchdog(context.runtime().communicator());
+    StepPlan plan = small_plan(context.size());
+    plan.steps = 1;
+    for (int i = 0; i < 2; ++i) run_steps(context, plan);
+    context.expect_same(watchdog.stop(), "an error in the background");
+}
+
 /// One process of the job runs ranks as threads; the others wait.
 void threads(CaseContext& context) {
     constexpr int kThreads = 2;
@@ -161,6 +205,7 @@ void add_life_cases(std::vector<Case>* cases) {
     cases->push_back({"life/two exchanges", 1, two_exchanges});
     cases->push_back({"life/again and again", 1, again_and_again});
     cases->push_back({"life/made and closed many times", 1, many_lives});
+    cases->push_back({"life/asynchronous errors polled during set-up", 1, watched_set_up});
     cases->push_back({"life/ranks as threads", 1, threads});
 }
 

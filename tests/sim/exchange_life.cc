@@ -453,11 +453,21 @@ TEST_CASE("several Runtimes with several Exchanges on one communicator, all in f
                     right(one.check_dispatch(stream));
                     one.answer(stream);
                 });
-                each(backwards,
-                     [](Rehearsal& one, cudaStream_t stream) { one.combine(stream); });
+                each(backwards, [](Rehearsal& one, cudaStream_t stream) { one.combine(stream); });
                 each(!backwards, [&](Rehearsal& one, cudaStream_t stream) {
                     right(one.check_combine(stream));
                 });
+            }
+            // A dispatch of one and a combine of the other at a time, on the same communicator.
+            a.rehearsals[0]->dispatch(CountMode::device, a.streams[0].get());
+            for (int step = 0; step < 4; ++step) {
+                const int sends = 1 - step % 2;
+                right(a.rehearsals[1 - sends]->check_dispatch(a.streams[1 - sends].get()));
+                a.rehearsals[1 - sends]->answer(a.streams[1 - sends].get());
+                a.rehearsals[1 - sends]->combine(a.streams[1 - sends].get());
+                if (step < 3)
+                    a.rehearsals[sends]->dispatch(CountMode::device, a.streams[sends].get());
+                right(a.rehearsals[1 - sends]->check_combine(a.streams[1 - sends].get()));
             }
             first->synchronize(side.get());
             a.close();

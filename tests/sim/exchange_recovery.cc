@@ -314,6 +314,53 @@ TEST_CASE("NaN weights are carried", "[sim][field]") {
     }
 }
 
+TEST_CASE("field: choices that only their weights mask are counted and carried", "[sim][field]") {
+    for (World world : worlds()) {
+        // Counts come from the ids that were sent, and from nowhere else.
+        world.weights = std::vector<float>(64, 0.0f);
+        CAPTURE(text_of(world));
+        run_world(world, [&](Member& me) {
+            const std::string difference = me.rehearsal.step(CountMode::host, me.stream);
+            require(difference.empty(), fmt::format("rank {}: {}", me.rank, difference));
+        });
+    }
+}
+
+TEST_CASE("field: outputs that the caller's stream fills just before a step on a stream of its own",
+          "[sim][field][stream]") {
+    for (const World& world : worlds()) {
+        CAPTURE(text_of(world));
+        run_world(world, [&](Member& me) {
+            const Stream comm = Stream::create(me.rank);
+            me.exchange.set_comm_stream(comm.get());
+            const auto tokens = me.table.ranks[static_cast<std::size_t>(me.rank)].token_count;
+            const auto bytes = static_cast<std::size_t>(tokens) *
+                               static_cast<std::size_t>(me.exchange.plan().combine_row_bytes);
+            for (int i = 0; i < 3; ++i) {
+                me.rehearsal.dispatch(CountMode::device, me.stream);
+                me.rehearsal.answer(me.stream);
+                // As a framework does that fills fresh tensors with NaN.
+                auto* const out = const_cast<std::byte*>(me.rehearsal.output());
+                cuda_check(cudaMemsetAsync(out, 0xff, bytes, me.stream), "cudaMemsetAsync");
+                me.rehearsal.combine(me.stream);
+                const std::string difference = me.rehearsal.check_combine(me.stream);
+                require(difference.empty(), fmt::format("rank {}: {}", me.rank, difference));
+                // And what comes behind the step on the caller's stream comes behind it.
+                me.rehearsal.dispatch(CountMode::device, me.stream);
+                me.rehearsal.repeat_answer(me.stream);
+                me.rehearsal.combine(me.stream);
+                cuda_check(cudaMemsetAsync(out, 0xff, bytes, me.stream), "cudaMemsetAsync");
+                me.exchange.synchronize(me.stream);
+                std::vector<std::byte> got(bytes);
+                detail::device_copy(got.data(), out, bytes, me.rank);
+                require(std::all_of(got.begin(), got.end(),
+                                    [](std::byte b) { return b == std::byte{0xff}; }),
+                        "the step has overtaken the fill behind it");
+            }
+        });
+    }
+}
+
 TEST_CASE("field: steps pass beside a kernel that sleeps on another stream", "[sim][field]") {
     for (const World& world : worlds()) {
         CAPTURE(text_of(world));
@@ -1065,6 +1112,8 @@ TEST_CASE("lifecycle: a creation that fails leaves nothing and works again", "[s
             }
             require(code != ErrorCode::ok, "no failure");
             require((code == ErrorCode::peer_failed) == (rank == 0), error_code_name(code));
+            if (rank == 1 && point == FaultPoint::window_allocate)
+                require(code == ErrorCode::out_of_memory, error_code_name(code));
             runtime->create_exchange(config)->close();
             runtime->close();
         });

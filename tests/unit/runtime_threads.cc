@@ -2,7 +2,7 @@
 // Threads of one process that live and give up beside each other.
 #include <cuda_runtime.h>
 
-#include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -70,22 +70,20 @@ void live(const std::shared_ptr<Bootstrap>& bootstrap, int kind) {
     runtime->close();
 }
 
-}  // namespace
-
-TEST_CASE("two threads with two communicators each give up and reclaim beside each other",
-          "[lifecycle][threads]") {
+/// Runs `body` on pairs of threads, a Runtime's two ranks each, and fails with what it throws.
+void run_pairs(int pair_count,
+               const std::function<void(const std::shared_ptr<Bootstrap>&, int pair)>& body) {
     const LogCapture quiet;
     std::mutex mutex;
     std::vector<std::string> failures;
     std::vector<std::thread> threads;
-    for (int pair = 0; pair < 2; ++pair) {
+    for (int pair = 0; pair < pair_count; ++pair) {
         const auto group = ThreadGroup::create(kRanks);
         for (int rank = 0; rank < kRanks; ++rank) {
-            threads.emplace_back([&mutex, &failures, group, rank, pair] {
+            threads.emplace_back([&, group, rank, pair] {
                 try {
-                    cudaSetDevice(rank);  // both pairs share them
-                    const std::shared_ptr<Bootstrap> member = group->member(rank);
-                    for (int life = 0; life < 6; ++life) live(member, (life + pair) % 3);
+                    cudaSetDevice(rank);  // all pairs share them
+                    body(group->member(rank), pair);
                 } catch (const std::exception& error) {
                     group->abort(error.what());
                     const std::lock_guard lock(mutex);
@@ -95,8 +93,16 @@ TEST_CASE("two threads with two communicators each give up and reclaim beside ea
         }
     }
     for (std::thread& thread : threads) thread.join();
-    cudaSetDevice(0);
     for (const std::string& failure : failures) FAIL_CHECK(failure);
+}
+
+}  // namespace
+
+TEST_CASE("two threads with two communicators each give up and reclaim beside each other",
+          "[lifecycle][threads]") {
+    run_pairs(2, [](const std::shared_ptr<Bootstrap>& member, int pair) {
+        for (int life = 0; life < 6; ++life) live(member, (life + pair) % 3);
+    });
 }
 
 }  // namespace gimlet::test
