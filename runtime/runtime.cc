@@ -541,6 +541,11 @@ GroupReport Runtime::exclude(std::span<const int> ranks, std::shared_ptr<Bootstr
     if (nobody) survivors = nullptr;
     std::shared_ptr<Bootstrap> own = meet_survivors(left, survivors.get());
     if (nobody) return recover_all();
+    if (survivors && own) {
+        // It has the right size; now it shows that it is of the right ranks.
+        check_agreement(*survivors, "Runtime::exclude",
+                        {{"ranks that are left", format_ranks(left)}});
+    }
     core_->bootstrap = survivors ? std::move(survivors) : std::move(own);
     core_->live_ranks = std::move(left);
     log(LogLevel::warn, rank(), "ranks {} are excluded", format_ranks(core_->excluded_ranks()));

@@ -209,7 +209,9 @@ gimlet_status gimlet_exchange_get_plan(gimlet_exchange* exchange, gimlet_plan_in
     return guarded(__func__, [&] {
         const auto object = Exchanges::get().find(exchange);
         const StructOut out(info, "info");
-        out.write(to_c(object->plan()));
+        gimlet_plan_info value = to_c(object->plan());
+        value.exchange_number = object->number();
+        out.write(value);
     });
 }
 

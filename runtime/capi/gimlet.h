@@ -518,7 +518,9 @@ GIMLET_API gimlet_status gimlet_runtime_get_events(gimlet_runtime* runtime,
                                                    gimlet_device_event* events, int32_t capacity,
                                                    int32_t* count);
 /// Collective. Makes the barrier and all open exchanges usable again after a failure on any rank.
-/// Report (may be null) and text are what the ranks said about the first failure.
+/// Ranks with different exchanges open (gimlet_plan_info::exchange_number) hear it at once
+/// (GIMLET_CONFIG_MISMATCH), and all if one refuses its own arguments (GIMLET_PEER_FAILED); the same
+/// holds for gimlet_runtime_exclude() and gimlet_exchange_recover(). Report (may be null) and text are what the ranks said about the first failure.
 GIMLET_API gimlet_status gimlet_runtime_recover(gimlet_runtime* runtime,
                                                 gimlet_group_report* report, char* text,
                                                 size_t text_bytes, size_t* needed_bytes);
@@ -534,13 +536,15 @@ GIMLET_API gimlet_status gimlet_runtime_exclude(gimlet_runtime* runtime, const i
 /// `rank_capacity` are written.
 GIMLET_API gimlet_status gimlet_runtime_live_ranks(gimlet_runtime* runtime, int32_t* ranks,
                                                    int32_t rank_capacity, int32_t* rank_count);
-/// Collective; a second call does nothing. GIMLET_INVALID_USAGE while exchanges are open.
+/// Collective; a second call does nothing. GIMLET_INVALID_USAGE while exchanges are open, and at
+/// once GIMLET_PEER_FAILED on the other ranks.
 GIMLET_API gimlet_status gimlet_runtime_close(gimlet_runtime* runtime);
-/// Local, for a rank that has given up; never waits. What kernels may still use is freed once the
-/// device is idle: by the next create, adopt, recover or close on it, or by gimlet_reclaim().
+/// Local, for a rank that has given up; never waits, whatever runs on the device. What it leaves is
+/// freed once the device is idle: by the next create or adopt on it, by the close of another runtime
+/// there, or by gimlet_reclaim().
 GIMLET_API gimlet_status gimlet_runtime_abort(gimlet_runtime* runtime);
-/// Local. Waits for the current device and frees what abort calls have left on it. `count` (may be
-/// null) = how many objects.
+/// Local, for any thread. Waits for the current device and frees what closed and aborted runtimes
+/// and destroyed routings have left on it. `count` (may be null) = how many objects.
 GIMLET_API gimlet_status gimlet_reclaim(int32_t* count);
 /// Local, never blocks on peers; aborts what is not closed. Null does nothing.
 GIMLET_API gimlet_status gimlet_runtime_destroy(gimlet_runtime* runtime);
@@ -588,6 +592,8 @@ typedef struct gimlet_plan_info {
     int32_t lsa_size;                ///< ranks of this rank's LSA team
     int32_t ring_rows;               ///< fifo: rows of one ring
     int32_t ring_count;              ///< fifo: rings of this rank, in each direction
+    uint64_t exchange_number;        ///< of gimlet_exchange_get_plan(): which exchange of its runtime
+                                     ///< it is, by creation, from 1; errors name it. 0 otherwise
 } gimlet_plan_info;
 
 static inline gimlet_plan_info gimlet_plan_info_init(void) {
@@ -888,7 +894,8 @@ GIMLET_API gimlet_status gimlet_routing_traffic(gimlet_exchange* exchange, gimle
 
 /// Collective; a second call does nothing.
 GIMLET_API gimlet_status gimlet_exchange_close(gimlet_exchange* exchange);
-/// Local, for a rank that has given up: see gimlet_runtime_abort().
+/// Local, for a rank that has given up; never waits. What it leaves is freed by its runtime: see
+/// Exchange::abort() in runtime/exchange.hpp.
 GIMLET_API gimlet_status gimlet_exchange_abort(gimlet_exchange* exchange);
 /// Local, never blocks on peers; aborts what is not closed. Null does nothing.
 GIMLET_API gimlet_status gimlet_exchange_destroy(gimlet_exchange* exchange);

@@ -150,12 +150,13 @@ AT(gimlet_rank_place, mps_client, 36);
 AT(gimlet_rank_place, reach, 40);
 AT(gimlet_rank_place, padding, 44);
 
-SIZE(gimlet_plan_info, 160);
+SIZE(gimlet_plan_info, 168);
 AT(gimlet_plan_info, tensor_bytes, 136);
 AT(gimlet_plan_info, mode, 144);
 AT(gimlet_plan_info, lsa_size, 148);
 AT(gimlet_plan_info, ring_rows, 152);
 AT(gimlet_plan_info, ring_count, 156);
+AT(gimlet_plan_info, exchange_number, 160);
 AT(gimlet_plan_info, struct_bytes, 0);
 AT(gimlet_plan_info, rank, 8);
 AT(gimlet_plan_info, rank_count, 12);

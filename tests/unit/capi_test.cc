@@ -930,6 +930,18 @@ void refuse_on_one_rank(gimlet_thread_group* group, int rank) {
     MUST_BE(exchange == nullptr);
     MUST(gimlet_exchange_create(runtime, &good, &exchange));
     refuse_steps(exchange, rank, refused);
+    gimlet_plan_info plan = gimlet_plan_info_init();
+    MUST(gimlet_exchange_get_plan(exchange, &plan));
+    MUST_BE(plan.exchange_number == 1);
+    gimlet_group_report report = gimlet_group_report_init();
+    if (bad) report.struct_bytes = 1;
+    refused(gimlet_exchange_recover(exchange, &report, nullptr, 0, nullptr), "struct_bytes is 1");
+    refused(gimlet_runtime_recover(runtime, &report, nullptr, 0, nullptr), "struct_bytes is 1");
+    const int32_t none = 0;
+    refused(gimlet_runtime_exclude(runtime, &none, bad ? -1 : 0, nullptr, nullptr, nullptr, 0,
+                                   nullptr),
+            "rank_count is -1");
+    MUST(gimlet_runtime_recover(runtime, nullptr, nullptr, 0, nullptr));
     MUST(gimlet_exchange_close(exchange));
     MUST(gimlet_exchange_destroy(exchange));
     MUST(gimlet_runtime_close(runtime));
