@@ -315,6 +315,7 @@ void Exchange::end() noexcept {
     } catch (const std::exception&) {
         // Without memory for texts there is no report.
     }
+    guard_->unlist();
     open_ = false;
     std::erase(core_->open_exchanges, this);
 }

@@ -47,8 +47,8 @@ ErrorCode error_code_of(DeviceFault fault) noexcept;
 
 /// Local, for any thread at any time, also while calls or kernels of this process hang: the records
 /// of all failed steps of this process's Exchanges and Runtime barriers that have not been
-/// recovered from. Calls nothing of CUDA, waits for nothing. For watchdogs: describe() makes text
-/// of it.
+/// recovered from, closed or aborted. Calls nothing of CUDA, waits for nothing. For watchdogs:
+/// describe() makes text of it.
 std::vector<DeviceError> device_errors();
 
 /// One line: who waited in which primitive of which step for which peer, what was expected and

@@ -589,6 +589,7 @@ void Runtime::close() {
 void Runtime::abort() noexcept {
     if (core_->communicator == nullptr || !core_->communicator->is_open()) return;
     keep_health();
+    if (core_->barrier_guard) core_->barrier_guard->unlist();
     // NCCL, or CUDA, would wait for kernels, or take their memory away below them.
     core_->communicator->begin_abort();
     leftovers_->core = core_;

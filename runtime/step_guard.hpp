@@ -59,6 +59,8 @@ class StepGuard {
     EventSlot* device_events() const noexcept { return events_.device(); }
     /// True once the device, or fail(), has said that a step failed.
     bool failed() const noexcept;
+    /// Local. device_errors() leaves its record out from now on: its owner has ended.
+    void unlist() noexcept { listing_ = RecordListing(); }
 
     /// Local. Raises the report if a step has failed. The first time it asks the report board what
     /// the other ranks say, for at most kReportGraceNs, and logs the group's report if no lower

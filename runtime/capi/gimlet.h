@@ -519,8 +519,9 @@ GIMLET_API gimlet_status gimlet_runtime_get_events(gimlet_runtime* runtime,
                                                    int32_t* count);
 /// Collective. Makes the barrier and all open exchanges usable again after a failure on any rank.
 /// Ranks with different exchanges open (gimlet_plan_info::exchange_number) hear it at once
-/// (GIMLET_CONFIG_MISMATCH), and all if one refuses its own arguments (GIMLET_PEER_FAILED); the same
-/// holds for gimlet_runtime_exclude() and gimlet_exchange_recover(). Report (may be null) and text are what the ranks said about the first failure.
+/// (GIMLET_CONFIG_MISMATCH), and all if one refuses its own arguments (GIMLET_PEER_FAILED); the
+/// same holds for gimlet_runtime_exclude() and gimlet_exchange_recover(). Report (may be null) and
+/// text are what the ranks said about the first failure.
 GIMLET_API gimlet_status gimlet_runtime_recover(gimlet_runtime* runtime,
                                                 gimlet_group_report* report, char* text,
                                                 size_t text_bytes, size_t* needed_bytes);
@@ -540,8 +541,8 @@ GIMLET_API gimlet_status gimlet_runtime_live_ranks(gimlet_runtime* runtime, int3
 /// once GIMLET_PEER_FAILED on the other ranks.
 GIMLET_API gimlet_status gimlet_runtime_close(gimlet_runtime* runtime);
 /// Local, for a rank that has given up; never waits, whatever runs on the device. What it leaves is
-/// freed once the device is idle: by the next create or adopt on it, by the close of another runtime
-/// there, or by gimlet_reclaim().
+/// freed once the device is idle: by the next create or adopt on it, by the close of another
+/// runtime there, or by gimlet_reclaim().
 GIMLET_API gimlet_status gimlet_runtime_abort(gimlet_runtime* runtime);
 /// Local, for any thread. Waits for the current device and frees what closed and aborted runtimes
 /// and destroyed routings have left on it. `count` (may be null) = how many objects.
@@ -592,8 +593,8 @@ typedef struct gimlet_plan_info {
     int32_t lsa_size;                ///< ranks of this rank's LSA team
     int32_t ring_rows;               ///< fifo: rows of one ring
     int32_t ring_count;              ///< fifo: rings of this rank, in each direction
-    uint64_t exchange_number;        ///< of gimlet_exchange_get_plan(): which exchange of its runtime
-                                     ///< it is, by creation, from 1; errors name it. 0 otherwise
+    uint64_t exchange_number;  ///< of gimlet_exchange_get_plan(): which exchange of its runtime
+                               ///< it is, by creation, from 1; errors name it. 0 otherwise
 } gimlet_plan_info;
 
 static inline gimlet_plan_info gimlet_plan_info_init(void) {

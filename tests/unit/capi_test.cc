@@ -938,9 +938,9 @@ void refuse_on_one_rank(gimlet_thread_group* group, int rank) {
     refused(gimlet_exchange_recover(exchange, &report, nullptr, 0, nullptr), "struct_bytes is 1");
     refused(gimlet_runtime_recover(runtime, &report, nullptr, 0, nullptr), "struct_bytes is 1");
     const int32_t none = 0;
-    refused(gimlet_runtime_exclude(runtime, &none, bad ? -1 : 0, nullptr, nullptr, nullptr, 0,
-                                   nullptr),
-            "rank_count is -1");
+    refused(
+        gimlet_runtime_exclude(runtime, &none, bad ? -1 : 0, nullptr, nullptr, nullptr, 0, nullptr),
+        "rank_count is -1");
     MUST(gimlet_runtime_recover(runtime, nullptr, nullptr, 0, nullptr));
     MUST(gimlet_exchange_close(exchange));
     MUST(gimlet_exchange_destroy(exchange));
