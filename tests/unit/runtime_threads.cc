@@ -99,7 +99,7 @@ void run_pairs(int pair_count,
 }  // namespace
 
 TEST_CASE("two threads with two communicators each give up and reclaim beside each other",
-          "[lifecycle][threads]") {
+          "[.threads][lifecycle]") {
     run_pairs(2, [](const std::shared_ptr<Bootstrap>& member, int pair) {
         for (int life = 0; life < 6; ++life) live(member, (life + pair) % 3);
     });
