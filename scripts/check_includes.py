@@ -7,6 +7,7 @@ Usage: scripts/check_includes.py [ROOT]      exit 0: clean, 1: violations (one l
 Rules, by name:
   direction    runtime -> host -> device/abi, and runtime -> device/kernels/launch.hpp; inside device:
                abi <- core <- sync <- channel <- kernels; inside host: base <- cuda, bootstrap <- nccl;
+               the RMA plugin's kernel may use device/core;
                host/emulator is a leaf: only tests and runtime/sim include it, runtime/sim is
                included by tests and by runtime/cli's sim*.cc alone
   hooks        the emulator's device hooks are included by device/core only
@@ -33,6 +34,7 @@ ABI, CORE, SYNC, CHANNEL, KERNELS = (
     "device/abi", "device/core", "device/sync", "device/channel", "device/kernels")
 BASE, CUDA, BOOTSTRAP, NCCL = "host/base", "host/cuda", "host/bootstrap", "host/nccl"
 EMULATOR, RMA_PLUGIN = "host/emulator", "host/rma_plugin"
+RMA_KERNEL = "host/rma_plugin/copier_kernel.cu"  # device code
 LAUNCH = "device/kernels/launch.hpp"
 HOST = {BASE, CUDA, BOOTSTRAP, NCCL}
 RUNTIME, SIM = "runtime", "runtime/sim"
@@ -48,6 +50,7 @@ ALLOWED = {
     BOOTSTRAP: {BASE, BOOTSTRAP},
     NCCL: {ABI} | HOST,
     RMA_PLUGIN: {BASE, RMA_PLUGIN},
+    RMA_KERNEL: {CORE, RMA_PLUGIN},
     EMULATOR: {EMULATOR},
     RUNTIME: {ABI, LAUNCH, RUNTIME} | HOST,
     "runtime/capi": {ABI, LAUNCH, RUNTIME, "runtime/capi"} | HOST,

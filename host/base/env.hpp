@@ -24,6 +24,8 @@ enum class EnvVar : int {
     rma_timeout_ms,        ///< GIMLET_RMA_TIMEOUT_MS
     rma_context,           ///< GIMLET_RMA_CONTEXT
     rma_copier,            ///< GIMLET_RMA_COPIER
+    rma_copier_limit,      ///< GIMLET_RMA_COPIER_LIMIT
+    rma_copier_blocks,     ///< GIMLET_RMA_COPIER_BLOCKS
     rma_cuda_library,      ///< GIMLET_RMA_CUDA_LIBRARY
     rma_ucx_library,       ///< GIMLET_RMA_UCX_LIBRARY
     rma_interface,         ///< GIMLET_RMA_INTERFACE

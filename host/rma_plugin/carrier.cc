@@ -329,8 +329,10 @@ bool Carrier::move_data(int peer_rank, Operation& operation) {
     const bool from_device = operation.source.access == Place::Access::device;
     const bool to_device = operation.target.access == Place::Access::device;
     if (from_device && to_device) {
+        const bool is_here = !operation.source.is_on_peer_gpu && !operation.target.is_on_peer_gpu;
         operation.ticket = gpu_->copy_stream(peer_rank).copy(
-            operation.target.address, operation.source.address, operation.bytes);
+            is_here ? CopyEnds::device : CopyEnds::peer_device, operation.target.address,
+            operation.source.address, operation.bytes);
         peer.last_ticket = operation.ticket;
         return true;
     }
@@ -399,8 +401,9 @@ bool Carrier::move_host_to_device(int peer_rank, Operation& operation) {
         } else {
             std::memcpy(gpu_->staging(cell), reinterpret_cast<const void*>(source), part);
         }
-        operation.ticket = stream.copy(operation.target.address + operation.moved_bytes,
-                                       reinterpret_cast<std::uint64_t>(gpu_->staging(cell)), part);
+        operation.ticket =
+            stream.copy(CopyEnds::pinned, operation.target.address + operation.moved_bytes,
+                        reinterpret_cast<std::uint64_t>(gpu_->staging(cell)), part);
         gpu_->release_staging(cell, stream, operation.ticket);
         peer.last_ticket = operation.ticket;
         operation.moved_bytes += part;
@@ -418,9 +421,9 @@ bool Carrier::move_device_to_elsewhere(int peer_rank, Operation& operation) {
         if (operation.staging < 0) {
             operation.staging = gpu_->try_acquire_staging();
             if (operation.staging < 0) return false;
-            operation.staging_ticket =
-                stream.copy(reinterpret_cast<std::uint64_t>(gpu_->staging(operation.staging)),
-                            operation.source.address + operation.moved_bytes, part);
+            operation.staging_ticket = stream.copy(
+                CopyEnds::pinned, reinterpret_cast<std::uint64_t>(gpu_->staging(operation.staging)),
+                operation.source.address + operation.moved_bytes, part);
             stream.mark();
         }
         if (!stream.done(operation.staging_ticket)) {
@@ -598,7 +601,8 @@ bool Carrier::update_word(int peer, LocalRegion& region, const Message& message)
         const int cell = gpu_->try_acquire_staging();
         if (cell < 0) return false;
         const std::uint64_t ticket =
-            stream.copy(reinterpret_cast<std::uint64_t>(gpu_->staging(cell)), address, kWordBytes);
+            stream.copy(CopyEnds::pinned, reinterpret_cast<std::uint64_t>(gpu_->staging(cell)),
+                        address, kWordBytes);
         stream.mark();
         word_update_ = {true, peer, cell, ticket};
         return false;
@@ -623,8 +627,8 @@ bool Carrier::write_device(std::uint64_t target, const unsigned char* payload, s
     if (cell < 0) return false;
     // A payload is never larger than one cell.
     std::memcpy(gpu_->staging(cell), payload, bytes);
-    const std::uint64_t ticket =
-        stream.copy(target, reinterpret_cast<std::uint64_t>(gpu_->staging(cell)), bytes);
+    const std::uint64_t ticket = stream.copy(
+        CopyEnds::pinned, target, reinterpret_cast<std::uint64_t>(gpu_->staging(cell)), bytes);
     gpu_->release_staging(cell, stream, ticket);
     return true;
 }

@@ -8,18 +8,85 @@
 
 #include "host/base/log.hpp"
 #include "host/rma_plugin/copier_image.hpp"
+#include "host/rma_plugin/copier_split.hpp"
 
 namespace gimlet::rma {
 
 namespace {
 
-constexpr std::size_t kPieceBytes = 32768;  // as much as the block has under way at once
-constexpr std::size_t kMostPieces = Copier::kMostBytes / kPieceBytes;
 constexpr unsigned kIdlePolls = 4096;  // of about a microsecond each
+
+std::uint64_t load(const std::uint64_t& word) {
+    return std::atomic_ref(const_cast<std::uint64_t&>(word)).load(std::memory_order_acquire);
+}
 
 }  // namespace
 
-Copier::Copier() {
+bool CopierLane::is_bulk(CopyEnds ends, std::uint64_t target, std::uint64_t source,
+                         std::size_t bytes) const noexcept {
+    return order_ == Order::any && ends != CopyEnds::pinned && suits_bulk(target, source, bytes);
+}
+
+bool CopierLane::can_copy(CopyEnds ends, std::uint64_t target, std::uint64_t source,
+                          std::size_t bytes) const noexcept {
+    const bool bulk = is_bulk(ends, target, source, bytes);
+    std::size_t limit = kMostPlainBytes;
+    if (order_ == Order::any) {
+        limit = copier_->options().limit_bytes;
+        if (!bulk || ends != CopyEnds::device) limit = std::min(limit, kMostPlainBytes);
+    }
+    return bytes <= limit && posted_ - completed_ + most_commands(bulk, bytes) <= kCopierSlots &&
+           ((target | source) & ~kCopierPayloadMask) == 0;
+}
+
+bool CopierLane::can_write(std::uint64_t target) const noexcept {
+    return posted_ - completed_ < kCopierSlots && (target & ~kCopierPayloadMask) == 0;
+}
+
+void CopierLane::post(CopierKind kind, std::uint64_t target, std::uint64_t value,
+                      std::uint64_t source, std::size_t bytes) noexcept {
+    const bool is_copy = kind == CopierKind::copy || kind == CopierKind::bulk;
+    const std::uint64_t low = value & 0xffffffff;
+    const std::uint64_t payload[kCopierWords] = {
+        target, is_copy ? source : low,
+        bytes | static_cast<std::uint64_t>(kind) << kCopierKindShift, value >> kHalfBits};
+    std::uint64_t* slot = memory_->slots[posted_ % kCopierSlots];
+    const std::uint64_t tag = copier_tag(posted_);
+    for (unsigned i = 0; i < kCopierWords; ++i) {
+        std::atomic_ref(slot[i]).store(tag | payload[i], std::memory_order_release);
+    }
+    ++posted_;
+}
+
+void CopierLane::copy(CopyEnds ends, std::uint64_t target, std::uint64_t source,
+                      std::size_t bytes) {
+    split_copy(is_bulk(ends, target, source, bytes), target, source, bytes,
+               [this](CopierKind kind, std::uint64_t to, std::uint64_t from, std::size_t part) {
+                   post(kind, to, 0, from, part);
+               });
+    copier_->wake();
+}
+
+void CopierLane::write_small(std::uint64_t target, std::uint64_t value, std::size_t bytes) {
+    post(CopierKind::small, target, value, 0, bytes);
+    copier_->wake();
+}
+
+void CopierLane::write_word(std::uint64_t target, std::uint64_t value) {
+    post(CopierKind::word, target, value, 0, sizeof(value));
+    copier_->wake();
+}
+
+bool CopierLane::is_done(std::uint64_t number) const noexcept {
+    return std::atomic_ref(memory_->done[number % kCopierSlots]).load(std::memory_order_acquire) ==
+           copier_lap(number);
+}
+
+void CopierLane::poll() noexcept {
+    while (completed_ < posted_ && is_done(completed_)) ++completed_;
+}
+
+Copier::Copier(const CopierOptions& options) : options_(options) {
     const CudaDriver& driver = cuda_driver();
     int least = 0;
     int greatest = 0;
@@ -30,9 +97,15 @@ Copier::Copier() {
                "cuMemHostAlloc");
     queue_ = static_cast<CopierQueue*>(memory);
     std::memset(memory, 0, sizeof(CopierQueue));
+    moves_.memory_ = &queue_->moves;
+    deliveries_.memory_ = &queue_->deliveries;
     cu::Result result = driver.module_load(&module_, gimlet_rma_copier_image);
     if (result == cu::kSuccess) {
         result = driver.module_get_function(&kernel_, module_, "gimlet_rma_copier");
+    }
+    if (result == cu::kSuccess) {
+        result = driver.function_set_attribute(kernel_, cu::kFunctionSharedBytes,
+                                               static_cast<int>(kCopierSharedBytes));
     }
     if (result == cu::kSuccess) {
         result = driver.stream_create(&stream_, cu::kStreamNonBlocking, greatest);
@@ -60,65 +133,43 @@ void Copier::release() noexcept {
     (void)driver.host_free(queue_);
 }
 
-bool Copier::can_copy(std::uint64_t target, std::uint64_t source,
-                      std::size_t bytes) const noexcept {
-    return posted_ - completed_ + kMostPieces <= kCopierSlots && bytes <= kMostBytes &&
-           ((target | source) & ~kCopierPayloadMask) == 0;
-}
-
-void Copier::post(CopierKind kind, std::uint64_t target, std::uint64_t value, std::uint64_t source,
-                  std::size_t bytes) noexcept {
-    const std::uint64_t low = value & 0xffffffff;
-    const std::uint64_t payload[kCopierWords] = {
-        target, kind == CopierKind::copy ? source : low,
-        bytes | static_cast<std::uint64_t>(kind) << kCopierKindShift, value >> kHalfBits};
-    std::uint64_t* slot = queue_->slots[posted_ % kCopierSlots];
-    const std::uint64_t tag = copier_tag(posted_);
-    for (unsigned i = 0; i < kCopierWords; ++i) {
-        std::atomic_ref(slot[i]).store(tag | payload[i], std::memory_order_release);
-    }
-    ++posted_;
-}
-
-void Copier::copy(std::uint64_t target, std::uint64_t source, std::size_t bytes) {
-    while (bytes > 0) {
-        const std::size_t part = std::min(bytes, kPieceBytes);
-        post(CopierKind::copy, target, 0, source, part);
-        target += part;
-        source += part;
-        bytes -= part;
-    }
-    if (has_left()) launch();
-}
-
-void Copier::write_small(std::uint64_t target, std::uint64_t value, std::size_t bytes) {
-    post(CopierKind::small, target, value, 0, bytes);
-    if (has_left()) launch();
-}
-
-void Copier::write_word(std::uint64_t target, std::uint64_t value) {
-    post(CopierKind::word, target, value, 0, sizeof(value));
-    if (has_left()) launch();
-}
-
 bool Copier::has_left() const noexcept {
-    return std::atomic_ref(queue_->gone).load(std::memory_order_acquire) == launches_;
+    for (unsigned block = 0; block < options_.blocks; ++block) {
+        if (load(queue_->gone[block]) != launches_) return false;
+    }
+    return true;
 }
 
 void Copier::poll() {
     // In this order: what the kernel did before it left is seen.
     const bool left = has_left();
-    completed_ = std::atomic_ref(queue_->completed).load(std::memory_order_acquire);
-    if (left && completed_ < posted_) launch();
+    moves_.poll();
+    deliveries_.poll();
+    const bool has_work =
+        moves_.completed_ < moves_.posted_ || deliveries_.completed_ < deliveries_.posted_;
+    if (left && has_work) launch();
+}
+
+void Copier::wake() {
+    if (has_left()) launch();
 }
 
 void Copier::launch() {
-    completed_ = std::atomic_ref(queue_->completed).load(std::memory_order_acquire);
-    unsigned long long next = completed_;
+    moves_.poll();
+    deliveries_.poll();
+    // Each block has done a part of its commands without gaps, but not all blocks equally many.
+    for (std::uint64_t i = 0; i < options_.blocks; ++i) {
+        std::uint64_t number = moves_.completed_ + i;
+        std::uint64_t& first = queue_->first_move[number % options_.blocks];
+        while (number < moves_.posted_ && moves_.is_done(number)) number += options_.blocks;
+        std::atomic_ref(first).store(number, std::memory_order_release);
+    }
+    std::atomic_ref(queue_->first_delivery)
+        .store(deliveries_.completed_, std::memory_order_release);
     unsigned long long number = launches_ + 1;
     unsigned idle_polls = kIdlePolls;
-    void* arguments[] = {&queue_, &next, &number, &idle_polls};
-    check_cuda(cuda_driver().launch_kernel(kernel_, 1, 1, 1, kCopierThreads, 1, 1,
+    void* arguments[] = {&queue_, &number, &idle_polls};
+    check_cuda(cuda_driver().launch_kernel(kernel_, options_.blocks, 1, 1, kCopierThreads, 1, 1,
                                            kCopierSharedBytes, stream_, arguments, nullptr),
                "cuLaunchKernel");
     launches_ = number;

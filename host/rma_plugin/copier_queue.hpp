@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CPU tells the copier, a kernel that carries out small copies, and what it answers. Lives
-// in pinned host memory. Each 8-byte word says by itself which command it belongs to, so that a
-// reader on the other side of the bus never mixes two commands.
+// What the CPU tells the copier's kernel, and what that answers. Lives in pinned host memory. Each
+// 8-byte word of a command says by itself which command it belongs to, so that a reader on the
+// other side of the bus never mixes two commands.
 #pragma once
 
 #include <cstdint>
@@ -10,33 +10,61 @@ namespace gimlet::rma {
 
 inline constexpr std::uint64_t kCopierSlots = 1024;
 inline constexpr unsigned kCopierWords = 4;  ///< of one command
-inline constexpr unsigned kCopierBatch = 8;  ///< commands that the kernel takes at once, at most
-inline constexpr unsigned kCopierThreads = 512;
-inline constexpr unsigned kCopierSharedBytes = (kCopierBatch * kCopierWords + 1) * 8;
 inline constexpr unsigned kCopierPayloadBits = 48;
 inline constexpr std::uint64_t kCopierPayloadMask = (std::uint64_t{1} << kCopierPayloadBits) - 1;
 
 /// Words of a command: target; source, or the value's low half; bytes and kind; the value's high
 /// half.
 enum class CopierKind : std::uint32_t {
-    copy = 1,   ///< `bytes` from source to target
+    copy = 1,   ///< `bytes` from source to target, any alignment, at most kPlainBytes
     small = 2,  ///< the first `bytes` of the value, at most 8
-    word = 3,   ///< 8 aligned bytes, after all commands before it and before all later words
+    word = 3,   ///< 8 aligned bytes; only for the lane that is in order
+    bulk = 4,  ///< device memory at both ends, all multiples of kBulkAlignment, at most kPieceBytes
 };
 inline constexpr unsigned kCopierKindShift = 40;
 inline constexpr unsigned kHalfBits = 32;
 
-/// All zero bytes is an empty queue.
-struct CopierQueue {
+inline constexpr unsigned kPlainBytes = 4096;   ///< what one warp moves at once
+inline constexpr unsigned kPieceBytes = 10240;  ///< what one bulk copy moves
+inline constexpr unsigned kBulkAlignment = 16;  ///< of both addresses and the size
+
+inline constexpr unsigned kCopierWorkers = 10;  ///< warps of a block that copy
+inline constexpr unsigned kCopierThreads = (kCopierWorkers + 3) * 32;
+inline constexpr unsigned kCopierEntries = 64;  ///< commands that a block has taken, at most
+inline constexpr unsigned kCopierSharedBytes = kCopierWorkers * kPieceBytes + 4096;
+inline constexpr unsigned kMostCopierBlocks = 16;
+inline constexpr unsigned kDeliveryBatch =
+    8;  ///< commands in order that are taken at once, at most
+
+/// All zero bytes is an empty lane.
+struct CopierLaneMemory {
     std::uint64_t slots[kCopierSlots][kCopierWords];
-    alignas(128) std::uint64_t completed;  ///< commands whose effects everybody sees
-    std::uint64_t gone;                    ///< number of the last launch that has ended
+    /// Lap of the last command of each slot whose effects everybody sees.
+    alignas(128) std::uint32_t done[kCopierSlots];
 };
 
-/// In the upper bits of each word of command `number` (from 0). Fresh memory has 0, no command has
-/// it in the first lap.
+struct CopierQueue {
+    /// Carried out in any order. Command `number` is for block number % blocks.
+    CopierLaneMemory moves;
+    /// By the first block: what is behind a word waits for it, and it for what is before it.
+    CopierLaneMemory deliveries;
+    // Written by the CPU before a launch.
+    alignas(128) std::uint64_t first_move[kMostCopierBlocks];  ///< of each block
+    std::uint64_t first_delivery;
+    // Written by the kernel: numbers of launches.
+    alignas(128) std::uint64_t leave;       ///< is about to end
+    std::uint64_t gone[kMostCopierBlocks];  ///< the block's last that has ended
+};
+
+/// Which use of its slot command `number` (from 0) is. Fresh memory has 0, which no command of the
+/// first lap has.
+constexpr std::uint32_t copier_lap(std::uint64_t number) {
+    return static_cast<std::uint32_t>(number / kCopierSlots + 1);
+}
+
+/// In the upper bits of each word of command `number`.
 constexpr std::uint64_t copier_tag(std::uint64_t number) {
-    return (number / kCopierSlots + 1) << kCopierPayloadBits;
+    return std::uint64_t{copier_lap(number)} << kCopierPayloadBits;
 }
 
 }  // namespace gimlet::rma

@@ -71,6 +71,7 @@ CudaDriver load() {
     find(library, "cuModuleLoadData", &driver.module_load);
     find(library, "cuModuleUnload", &driver.module_unload);
     find(library, "cuModuleGetFunction", &driver.module_get_function);
+    find(library, "cuFuncSetAttribute", &driver.function_set_attribute);
     find(library, "cuLaunchKernel", &driver.launch_kernel);
     find_memory(library, &driver);
     if (const cu::Result result = driver.init(0); result != cu::kSuccess) {

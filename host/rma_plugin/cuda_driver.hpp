@@ -33,6 +33,7 @@ inline constexpr unsigned kIpcLazyPeerAccess = 1;
 inline constexpr int kHandlePosixFd = 1;
 inline constexpr int kPointerDeviceOrdinal = 9;
 inline constexpr int kAttributeMpsEnabled = 133;
+inline constexpr int kFunctionSharedBytes = 8;  ///< dynamic shared memory, at most
 
 struct MemoryLocation {
     int type;  ///< 1 = device
@@ -68,6 +69,7 @@ struct CudaDriver {
     cu::Result (*module_load)(cu::Module*, const void* image);
     cu::Result (*module_unload)(cu::Module);
     cu::Result (*module_get_function)(cu::Function*, cu::Module, const char* name);
+    cu::Result (*function_set_attribute)(cu::Function, int attribute, int value);
     cu::Result (*launch_kernel)(cu::Function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                 unsigned block_x, unsigned block_y, unsigned block_z,
                                 unsigned shared_bytes, cu::Stream, void** arguments, void** extra);

@@ -183,6 +183,9 @@ void Endpoint::use_gpu_of(std::uint64_t address) {
         const std::string copier = env_choice(EnvVar::rma_copier);
         using Use = GpuOptions::UseCopier;
         options.copier = copier == "on" ? Use::yes : copier == "off" ? Use::no : Use::automatic;
+        options.copier_options.limit_bytes =
+            static_cast<std::size_t>(env_int(EnvVar::rma_copier_limit));
+        options.copier_options.blocks = static_cast<unsigned>(env_int(EnvVar::rma_copier_blocks));
         gpu_ = std::make_unique<Gpu>(device, size_, options, address);
         carrier_->attach_gpu(gpu_.get());
         log(LogLevel::info, rank_, "rma: GPU {}, {} context; small copies by {}", device,

@@ -48,7 +48,7 @@ std::shared_ptr<CopyContext> CopyContext::share(int device) {
     return context;
 }
 
-GpuStream::GpuStream(Order order, Copier* copier) : order_(order), copier_(copier) {
+GpuStream::GpuStream(Order order, CopierLane* copier) : order_(order), copier_(copier) {
     const CudaDriver& driver = cuda_driver();
     int least = 0;
     int greatest = 0;
@@ -82,15 +82,20 @@ void GpuStream::release() noexcept {
 
 bool GpuStream::ready(std::uint64_t target, std::uint64_t source,
                       std::size_t bytes) const noexcept {
+    return is_free_for(copier_ != nullptr &&
+                       copier_->can_copy(CopyEnds::pinned, target, source, bytes));
+}
+
+/// A strict stream uses the copier or the driver, not both at once.
+bool GpuStream::is_free_for(bool copier_can) const noexcept {
     if (order_ == Order::any_order || copier_ == nullptr || idle()) return true;
     const bool in_stream = awaited_events_ > 0 || marked_ != issued_;
-    return in_stream != copier_->can_copy(target, source, bytes);
+    return in_stream != copier_can;
 }
 
 /// Both ways at once would lose the order, or the count.
-bool GpuStream::may_use_copier(std::uint64_t target, std::uint64_t source,
-                               std::size_t bytes) noexcept {
-    if (copier_ == nullptr || !copier_->can_copy(target, source, bytes)) return false;
+bool GpuStream::may_use_copier(bool copier_can) noexcept {
+    if (!copier_can) return false;
     if (marked_ != issued_) mark();
     if (marked_ != issued_ || (order_ == Order::strict && awaited_events_ > 0)) return false;
     return mark_count_ < kMarks || last_mark().event == nullptr;
@@ -102,9 +107,10 @@ void GpuStream::mark_copier() {
     last_mark() = {issued_, nullptr, copier_->posted()};
 }
 
-std::uint64_t GpuStream::copy(std::uint64_t target, std::uint64_t source, std::size_t bytes) {
-    if (may_use_copier(target, source, bytes)) {
-        copier_->copy(target, source, bytes);
+std::uint64_t GpuStream::copy(CopyEnds ends, std::uint64_t target, std::uint64_t source,
+                              std::size_t bytes) {
+    if (may_use_copier(copier_ != nullptr && copier_->can_copy(ends, target, source, bytes))) {
+        copier_->copy(ends, target, source, bytes);
         mark_copier();
         return issued_;
     }
@@ -113,8 +119,9 @@ std::uint64_t GpuStream::copy(std::uint64_t target, std::uint64_t source, std::s
 }
 
 bool GpuStream::try_write_small(std::uint64_t target, const void* source, std::size_t bytes) {
-    if (!ready(target, 0, bytes)) return false;
-    if (may_use_copier(target, 0, bytes)) {
+    const bool copier_can = copier_ != nullptr && copier_->can_write(target);
+    if (!is_free_for(copier_can)) return false;
+    if (may_use_copier(copier_can)) {
         std::uint64_t value = 0;
         std::memcpy(&value, source, bytes);
         copier_->write_small(target, value, bytes);
@@ -132,8 +139,9 @@ bool GpuStream::try_write_small(std::uint64_t target, const void* source, std::s
 }
 
 bool GpuStream::try_write_word(std::uint64_t target, std::uint64_t value) {
-    if (!ready(target, 0, sizeof(value))) return false;
-    if (!may_use_copier(target, 0, sizeof(value))) {
+    const bool copier_can = copier_ != nullptr && copier_->can_write(target);
+    if (!is_free_for(copier_can)) return false;
+    if (!may_use_copier(copier_can)) {
         return try_write_small(target, &value, sizeof(value));
     }
     copier_->write_word(target, value);
@@ -216,13 +224,13 @@ void Gpu::start(int peer_count, const GpuOptions& options, std::uint64_t reachab
                "cuMemHostAlloc");
     staging_ = static_cast<unsigned char*>(memory);
     start_copier(options, reachable);
+    CopierLane* const moves = copier_ != nullptr ? &copier_->moves() : nullptr;
+    CopierLane* const deliveries = copier_ != nullptr ? &copier_->deliveries() : nullptr;
     for (int i = 0; i < std::min(peer_count, kMaxCopyStreams); ++i) {
-        copy_streams_.push_back(
-            std::make_unique<GpuStream>(GpuStream::Order::any_order, copier_.get()));
+        copy_streams_.push_back(std::make_unique<GpuStream>(GpuStream::Order::any_order, moves));
     }
-    delivery_stream_ = std::make_unique<GpuStream>(GpuStream::Order::strict, nullptr);
-    try_copy(reachable);
-    delivery_stream_ = std::make_unique<GpuStream>(GpuStream::Order::strict, copier_.get());
+    try_copy(nullptr, reachable);
+    delivery_stream_ = std::make_unique<GpuStream>(GpuStream::Order::strict, deliveries);
 }
 
 /// Only where it runs beside the application's kernels: without MPS, contexts take turns.
@@ -233,24 +241,22 @@ void Gpu::start_copier(const GpuOptions& options, std::uint64_t reachable) {
     using Use = GpuOptions::UseCopier;
     if (options.copier == Use::no || (options.copier == Use::automatic && has_mps == 0)) return;
     try {
-        copier_ = std::make_unique<Copier>();
-        delivery_stream_ = std::make_unique<GpuStream>(GpuStream::Order::strict, copier_.get());
-        try_copy(reachable);
+        copier_ = std::make_unique<Copier>(options.copier_options);
+        try_copy(&copier_->moves(), reachable);
+        try_copy(&copier_->deliveries(), reachable);
     } catch (const Error& error) {
         if (options.copier == Use::yes) throw;
         log(LogLevel::info, kNoRank, "rma: small copies by the driver, the copier does not run: {}",
             error.message());
-        delivery_stream_.reset();
         copier_.reset();
     }
 }
 
 /// Memory of the application must be within reach of a context of our own.
-void Gpu::try_copy(std::uint64_t reachable) {
+void Gpu::try_copy(CopierLane* lane, std::uint64_t reachable) {
     constexpr auto kLimit = std::chrono::seconds(10);
-    const ContextScope scope(context_);
-    GpuStream& stream = *delivery_stream_;
-    (void)stream.copy(address_of(staging_), reachable, sizeof(std::uint64_t));
+    GpuStream stream(GpuStream::Order::strict, lane);
+    (void)stream.copy(CopyEnds::pinned, address_of(staging_), reachable, sizeof(std::uint64_t));
     stream.mark();
     const auto end = std::chrono::steady_clock::now() + kLimit;
     while (!stream.idle()) {
@@ -414,6 +420,12 @@ void Gpu::unmap(const MappedMemory& mapping) {
     }
     (void)driver.unmap(mapping.base, mapping.bytes);
     (void)driver.address_free(mapping.base, mapping.bytes);
+}
+
+bool Gpu::owns(std::uint64_t address) const noexcept {
+    int device = -1;
+    (void)cuda_driver().pointer_get_attribute(&device, cu::kPointerDeviceOrdinal, address);
+    return device == device_;
 }
 
 int device_of(std::uint64_t address) {

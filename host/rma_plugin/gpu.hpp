@@ -19,6 +19,7 @@ struct GpuOptions {
     bool own_context = true;  ///< apart from the hardware queues of the application's streams
     enum class UseCopier { automatic, yes, no };
     UseCopier copier = UseCopier::automatic;
+    CopierOptions copier_options;
 };
 
 /// A context of this process beside the application's, shared by the ranks of a device.
@@ -45,15 +46,16 @@ class GpuStream {
         any_order,  ///< between two tickets that are waited for, in any order
     };
     /// `copier` may be null, and outlives this.
-    GpuStream(Order order, Copier* copier);
+    GpuStream(Order order, CopierLane* copier);
     ~GpuStream();
     GpuStream(const GpuStream&) = delete;
     GpuStream& operator=(const GpuStream&) = delete;
 
-    /// False: a strict copy has to wait for what is under way.
+    /// False: a strict copy from or to a pinned buffer has to wait for what is under way.
     bool ready(std::uint64_t target, std::uint64_t source, std::size_t bytes) const noexcept;
-    /// Any two addresses that the GPU can reach, pinned host memory included. Returns the ticket.
-    std::uint64_t copy(std::uint64_t target, std::uint64_t source, std::size_t bytes);
+    /// Any two addresses that the GPU can reach. Returns the ticket.
+    std::uint64_t copy(CopyEnds ends, std::uint64_t target, std::uint64_t source,
+                       std::size_t bytes);
 
     /// At most 8 bytes, taken now from `source`. False: try again.
     bool try_write_small(std::uint64_t target, const void* source, std::size_t bytes);
@@ -87,13 +89,14 @@ class GpuStream {
     };
 
     void release() noexcept;
-    bool may_use_copier(std::uint64_t target, std::uint64_t source, std::size_t bytes) noexcept;
+    bool is_free_for(bool copier_can) const noexcept;
+    bool may_use_copier(bool copier_can) noexcept;
     void mark_copier();
     Mark& last_mark() noexcept { return marks_[(first_mark_ + mark_count_ - 1) % kMarks]; }
 
     cu::Stream stream_ = nullptr;
     Order order_;
-    Copier* copier_;
+    CopierLane* copier_;
     std::uint64_t* cells_ = nullptr;  ///< pinned
     std::uint64_t issued_ = 0;
     std::uint64_t marked_ = 0;
@@ -155,6 +158,8 @@ class Gpu {
     cu::Context context() const noexcept { return context_; }
     bool has_own_context() const noexcept { return own_context_ != nullptr; }
     bool has_copier() const noexcept { return copier_ != nullptr; }
+    /// Whether this memory, which the GPU can reach, is its own.
+    bool owns(std::uint64_t address) const noexcept;
 
     /// For a progress thread, which belongs to us: sets the context and leaves it.
     void make_current();
@@ -194,7 +199,7 @@ class Gpu {
     void start(int peer_count, const GpuOptions& options, std::uint64_t reachable);
     void stop() noexcept;
     void start_copier(const GpuOptions& options, std::uint64_t reachable);
-    void try_copy(std::uint64_t reachable);
+    void try_copy(CopierLane* lane, std::uint64_t reachable);
     MappedMemory map_allocation(cu::Allocation allocation, std::uint64_t allocation_bytes,
                                 std::uint64_t offset);
 

@@ -41,6 +41,7 @@ struct Place {
     Access access = Access::none;
     std::uint64_t address = 0;
     int pid = 0;
+    bool is_on_peer_gpu = false;  ///< Access::device
 };
 
 /// A peer's registration.
@@ -64,7 +65,7 @@ struct LocalRegion {
 
     Place place() const noexcept {
         return {record.kind == MemoryKind::host ? Place::Access::host : Place::Access::device,
-                record.address, 0};
+                record.address};
     }
 };
 

@@ -127,7 +127,7 @@ RemoteRegion LoopbackLink::await_region(std::uint64_t sequence, Gpu* gpu,
     region.record = announcement->record;
     check_record(region.record, sequence, rank_, peer_);
     region.is_open = announcement->is_open;
-    region.place = {Place::Access::host, region.record.address, 0};
+    region.place = {Place::Access::host, region.record.address};
     if (region.record.kind == MemoryKind::host) return region;
     region.place.access = Place::Access::device;
     if (gpu == nullptr) {
@@ -138,6 +138,7 @@ RemoteRegion LoopbackLink::await_region(std::uint64_t sequence, Gpu* gpu,
         exported.offset = region.record.offset;
         region.mapping = gpu->map_local(region.record.address, exported);
         region.place.address = region.mapping.address;
+        region.place.is_on_peer_gpu = true;
     }
     return region;
 }
@@ -183,7 +184,7 @@ RemoteRegion IpcLink::await_region(std::uint64_t sequence, Gpu* gpu, std::uint64
     check_record(region.record, sequence, rank_, peer_);
     if (region.record.kind == MemoryKind::host) {
         if (may_access_peer_) {
-            region.place = {Place::Access::process_vm, region.record.address, peer_pid_};
+            region.place = {Place::Access::process_vm, region.record.address, peer_pid_, false};
         }
         return region;
     }
@@ -195,7 +196,8 @@ RemoteRegion IpcLink::await_region(std::uint64_t sequence, Gpu* gpu, std::uint64
     exported.offset = region.record.offset;
     exported.ipc = region.record.ipc;
     region.mapping = gpu->import_memory(exported);
-    region.place = {Place::Access::device, region.mapping.address, 0};
+    region.place = {Place::Access::device, region.mapping.address, 0,
+                    !gpu->owns(region.mapping.address)};
     return region;
 }
 

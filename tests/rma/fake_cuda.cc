@@ -80,6 +80,12 @@ bool reachable(int device, std::uint64_t address, std::size_t bytes) {
     return range != nullptr && (range->reached_from == device || range->reached_from == kAnyDevice);
 }
 
+bool is_device_memory(std::uint64_t address) {
+    const std::lock_guard lock(machine().mutex);
+    const Range* range = find_range(address, 1);
+    return range != nullptr && range->allocation != 0;
+}
+
 /// An event knows how often it was recorded, and how many of those the stream has passed.
 struct Event {
     std::atomic<std::uint64_t> recorded{0};
@@ -92,16 +98,16 @@ struct Work {
     std::size_t bytes = 0;
     Event* event = nullptr;
     CopierQueue* queue = nullptr;  // a launch of the copier
-    std::uint64_t next = 0;
     std::uint64_t launch = 0;
+    unsigned blocks = 1;
 };
 
 /// A command of the copier, as found in its queue.
 class CopierCommand {
   public:
-    bool read(CopierQueue& queue, std::uint64_t number) {
+    bool read(CopierLaneMemory& lane, std::uint64_t number) {
         for (unsigned i = 0; i < kCopierWords; ++i) {
-            const std::uint64_t word = std::atomic_ref(queue.slots[number % kCopierSlots][i])
+            const std::uint64_t word = std::atomic_ref(lane.slots[number % kCopierSlots][i])
                                            .load(std::memory_order_acquire);
             if ((word & ~kCopierPayloadMask) != copier_tag(number)) return false;
             words_[i] = word & kCopierPayloadMask;
@@ -113,9 +119,16 @@ class CopierCommand {
         if (is_word()) return;
         const auto bytes = static_cast<std::uint32_t>(words_[2]);
         const std::uint64_t value = words_[1] | words_[3] << kHalfBits;
-        const bool is_copy = kind() == CopierKind::copy;
+        const bool is_bulk = kind() == CopierKind::bulk;
+        const bool is_copy = kind() == CopierKind::copy || is_bulk;
+        require(is_copy || (kind() == CopierKind::small && bytes <= 8));
+        require(bytes > 0 && bytes <= (is_bulk ? kPieceBytes : kPlainBytes));
         require(reachable(device, words_[0], bytes) &&
                 (!is_copy || reachable(device, words_[1], bytes)));
+        if (is_bulk) {
+            require((words_[0] | words_[1] | bytes) % kBulkAlignment == 0);
+            require(is_device_memory(words_[0]) && is_device_memory(words_[1]));
+        }
         std::memcpy(reinterpret_cast<void*>(words_[0]),
                     is_copy ? reinterpret_cast<const void*>(words_[1]) : &value, bytes);
     }
@@ -199,33 +212,82 @@ class Stream {
         }
     }
 
-    /// As copier_kernel.cu does it, with batches of any length and little patience.
+    using Taken = std::vector<std::pair<std::uint64_t, CopierCommand>>;
+
+    /// As copier_kernel.cu does it, with little patience: blocks in any order, and the commands of
+    /// each in any order.
     void run_copier(const Work& work) {
-        std::uint64_t next = work.next;
-        for (unsigned idle = 1 + random_() % 50; idle > 0; --idle) {
-            const std::vector<CopierCommand> batch = take(*work.queue, next);
-            if (batch.empty()) {
-                std::this_thread::yield();
-                continue;
-            }
-            // Copies run in no promised order: last to first is the unkindest.
-            for (auto it = batch.rbegin(); it != batch.rend(); ++it) it->copy(device_of(context_));
-            for (const CopierCommand& command : batch) command.write_word(device_of(context_));
-            next += batch.size();
-            std::atomic_ref(work.queue->completed).store(next, std::memory_order_release);
+        CopierQueue& queue = *work.queue;
+        std::vector<Taken> taken(work.blocks);
+        std::vector<std::uint64_t> next(work.blocks);
+        for (unsigned block = 0; block < work.blocks; ++block) {
+            next[block] = std::atomic_ref(queue.first_move[block]).load(std::memory_order_acquire);
         }
-        std::atomic_ref(work.queue->gone).store(work.launch, std::memory_order_release);
+        std::uint64_t delivery =
+            std::atomic_ref(queue.first_delivery).load(std::memory_order_acquire);
+        for (unsigned idle = (1 + random_() % 50) * work.blocks; idle > 0; --idle) {
+            const auto block = static_cast<unsigned>(random_() % work.blocks);
+            const bool has_moved = move_some(queue, &taken[block], &next[block], work.blocks);
+            if (!deliver_some(queue, &delivery) && !has_moved) std::this_thread::yield();
+        }
+        for (unsigned block = 0; block < work.blocks; ++block) {
+            while (move_some(queue, &taken[block], nullptr, work.blocks)) {
+            }
+            std::atomic_ref(queue.gone[block]).store(work.launch, std::memory_order_release);
+        }
     }
 
-    std::vector<CopierCommand> take(CopierQueue& queue, std::uint64_t next) {
-        std::vector<CopierCommand> batch;
-        for (std::size_t most = 1 + random_() % kCopierBatch; batch.size() < most; ++next) {
+    /// `next` is null when no more is to be taken. False: there was nothing.
+    bool move_some(CopierQueue& queue, Taken* taken, std::uint64_t* next, unsigned blocks) {
+        for (std::size_t most = random_() % 8; next != nullptr && most > 0; --most) {
             CopierCommand command;
-            if (!command.read(queue, next)) break;
+            if (taken->size() == kCopierEntries || !command.read(queue.moves, *next)) break;
+            require_undone(queue.moves, *next);
+            taken->emplace_back(*next, command);
+            *next += blocks;
+        }
+        if (taken->empty()) return false;
+        for (std::size_t count = random_() % (taken->size() + 1); count > 0; --count) {
+            const std::size_t index = random_() % taken->size();
+            (*taken)[index].second.copy(device_of(context_));
+            say_done(queue.moves, (*taken)[index].first);
+            (*taken)[index] = taken->back();
+            taken->pop_back();
+        }
+        return true;
+    }
+
+    /// With batches of any length.
+    bool deliver_some(CopierQueue& queue, std::uint64_t* next) {
+        const std::vector<CopierCommand> batch = take(queue.deliveries, *next);
+        // Copies run in no promised order: last to first is the unkindest.
+        for (auto it = batch.rbegin(); it != batch.rend(); ++it) it->copy(device_of(context_));
+        for (const CopierCommand& command : batch) command.write_word(device_of(context_));
+        for (std::size_t i = 0; i < batch.size(); ++i) say_done(queue.deliveries, (*next)++);
+        return !batch.empty();
+    }
+
+    std::vector<CopierCommand> take(CopierLaneMemory& lane, std::uint64_t next) {
+        std::vector<CopierCommand> batch;
+        for (std::size_t most = 1 + random_() % kDeliveryBatch; batch.size() < most; ++next) {
+            CopierCommand command;
+            if (!command.read(lane, next)) break;
             if (!batch.empty() && batch.back().is_word() && !command.is_word()) break;
+            require_undone(lane, next);
             batch.push_back(command);
         }
         return batch;
+    }
+
+    /// Whoever waits for a command may have gone on, so that none may be carried out again.
+    static void require_undone(CopierLaneMemory& lane, std::uint64_t number) {
+        if (std::atomic_ref(lane.done[number % kCopierSlots]).load() != copier_lap(number)) return;
+        (void)std::fprintf(stderr, "fake_cuda: the copier does a command twice\n");
+        std::abort();
+    }
+    static void say_done(CopierLaneMemory& lane, std::uint64_t number) {
+        std::atomic_ref(lane.done[number % kCopierSlots])
+            .store(copier_lap(number), std::memory_order_release);
     }
 
     static void copy(const Work& work) {
@@ -342,15 +404,20 @@ int cuModuleGetFunction(cu::Function* function, cu::Module, const char* name) {
     *function = reinterpret_cast<cu::Function>(1);
     return std::strcmp(name, "gimlet_rma_copier") == 0 ? 0 : kInvalidValue;
 }
+int cuFuncSetAttribute(cu::Function, int attribute, int value) {
+    const bool is_right = attribute == cu::kFunctionSharedBytes && value == kCopierSharedBytes;
+    return is_right ? 0 : kInvalidValue;
+}
 int cuLaunchKernel(cu::Function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned,
                    unsigned, unsigned shared_bytes, cu::Stream stream, void** arguments, void**) {
-    if (blocks != 1 || threads != kCopierThreads || shared_bytes != kCopierSharedBytes) {
+    if (blocks == 0 || blocks > kMostCopierBlocks || threads != kCopierThreads ||
+        shared_bytes != kCopierSharedBytes) {
         return kInvalidValue;
     }
     Work work;
     work.queue = *static_cast<CopierQueue**>(arguments[0]);
-    work.next = *static_cast<unsigned long long*>(arguments[1]);
-    work.launch = *static_cast<unsigned long long*>(arguments[2]);
+    work.launch = *static_cast<unsigned long long*>(arguments[1]);
+    work.blocks = blocks;
     return push(stream, work);
 }
 int cuMemcpyAsync(std::uint64_t target, std::uint64_t source, std::size_t bytes,

@@ -13,6 +13,8 @@ namespace {
 constexpr int kContexts = 3;
 constexpr std::size_t kBlockBytes = 1 << 18;  // what one sender may write at one target in an epoch
 constexpr std::size_t kMaxPutBytes = 20000;   // more than one payload cell
+constexpr std::size_t kShifts = 16;
+constexpr std::size_t kSlotBytes = kMaxPutBytes + kShifts;
 constexpr std::size_t kSourceSlots = 24;
 constexpr std::size_t kPatternBytes = 1 << 16;
 constexpr int kMaxUnderWay = 128;  // per context and peer, as NCCL promises
@@ -24,6 +26,7 @@ struct Step {
     Kind kind;
     int context;
     std::size_t offset;  ///< in the sender's block at the target
+    std::size_t shift;   ///< of the source in its slot
     std::size_t bytes;
     std::uint64_t value;  ///< of the signal
     bool is_add;
@@ -59,6 +62,8 @@ class Script {
         }
         if (next_offset_ + step.bytes > kBlockBytes) step.bytes = 0;
         step.offset = next_offset_;
+        // Half of them lie alike at both ends, modulo kShifts.
+        step.shift = random_.below(2) == 0 ? next_offset_ % kShifts : random_.below(kShifts);
         next_offset_ += step.bytes + random_.below(3);
         return step;
     }
@@ -97,10 +102,10 @@ class Player {
           window_(ranks_ * kBlockBytes, shape.place),
           signals_(ranks_ * kContexts * 8, shape.place, false),
           va_words_(ranks_ * kContexts * 8, shape.place),
-          source_(kSourceSlots * kMaxPutBytes, shape.place),
+          source_(kSourceSlots * kSlotBytes, shape.place),
           inline_(kSourceSlots * 8, MemoryPlace::host),
           pattern_(kPatternBytes, shape.place),
-          fetched_(kSourceSlots * kMaxPutBytes, shape.place) {
+          fetched_(kSourceSlots * kSlotBytes, shape.place) {
         fill(pattern_.data(), kPatternBytes, shape.seed + static_cast<std::uint64_t>(world.rank));
         const auto add = [&](Memory& memory, std::uint64_t flags) {
             return world_.register_region(memory.data(), memory.bytes(), memory.type(), flags);
@@ -177,7 +182,7 @@ class Player {
         world_.barrier();
     }
 
-    static Step last_step(int context) { return {Kind::signal, context, 0, 0, 1, false, 0}; }
+    static Step last_step(int context) { return {Kind::signal, context, 0, 0, 0, 1, false, 0}; }
 
     void issue(int peer, const Step& step) {
         const auto& table = plugin_v14();
@@ -191,7 +196,7 @@ class Player {
         Pending pending{nullptr, step, peer, free_slot()};
         const auto target_offset =
             static_cast<std::uint64_t>(world_.rank) * kBlockBytes + step.offset;
-        const std::uint64_t source_offset = pending.slot * kMaxPutBytes;
+        const std::uint64_t source_offset = pending.slot * kSlotBytes + step.shift;
         const std::uint64_t signal_offset = word(world_.rank, step.context) * 8;
         const auto op =
             step.is_add ? gimlet::rma::abi::kSignalAdd : gimlet::rma::abi::kSignalIncrement;
@@ -241,7 +246,7 @@ class Player {
     }
 
     void completed(const Pending& pending) {
-        const std::size_t offset = pending.slot * kMaxPutBytes;
+        const std::size_t offset = pending.slot * kSlotBytes;
         if (pending.step.kind == Kind::get) {
             unsigned char wanted[kPatternBytes];
             fill(wanted, kPatternBytes, shape_.seed + static_cast<std::uint64_t>(pending.peer));
@@ -249,7 +254,7 @@ class Player {
                                       pending.step.bytes) == 0);
         }
         // Done means that the source may be reused: whoever reads late gets this.
-        std::memset(source_.data() + offset, 0xee, kMaxPutBytes);
+        std::memset(source_.data() + offset, 0xee, kSlotBytes);
         std::memset(inline_.data() + pending.slot * 8, 0xee, 8);
         used_[pending.slot] = false;
         --under_way_[word(pending.peer, pending.step.context)];

@@ -56,6 +56,13 @@ TEST_CASE("rma: random operations with the copier", "[rma]") {
     play({4, RankKind::threads, MemoryPlace::device, 52, 300});
     play({2, RankKind::processes, MemoryPlace::device, 53, 400});
     play({3, RankKind::processes, MemoryPlace::device, 54, 300});
+    (void)setenv("GIMLET_RMA_COPIER_BLOCKS", "3", 1);
+    play({3, RankKind::processes, MemoryPlace::device, 55, 300});
+    // Some copies by the copier and some by the driver, for one peer and at the same time.
+    (void)setenv("GIMLET_RMA_COPIER_LIMIT", "4000", 1);
+    play({3, RankKind::threads, MemoryPlace::device, 56, 300});
+    (void)unsetenv("GIMLET_RMA_COPIER_LIMIT");
+    (void)unsetenv("GIMLET_RMA_COPIER_BLOCKS");
     (void)unsetenv("FAKE_CUDA_MPS");
 }
 
