@@ -328,6 +328,7 @@ TEST_CASE("rma: wrong handles, offsets and sizes are refused, and nothing is wri
         GIMLET_EXPECT(table.flush(world.context, 1, nullptr, 0, &out) != 0);
         world.barrier();
         for (std::size_t i = 0; i < memory.bytes(); ++i) GIMLET_EXPECT(memory.data()[i] == 0x3c);
+        world.barrier();
         // And it still works.
         void* request = nullptr;
         GIMLET_EXPECT(table.put(world.context, 0, 0, region, 8, 16, region,
