@@ -4,10 +4,12 @@
 // leaves when it has had nothing to do for some milliseconds, and is launched again.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
 #include "host/rma_plugin/copier_queue.hpp"
+#include "host/rma_plugin/copier_split.hpp"
 #include "host/rma_plugin/cuda_driver.hpp"
 
 namespace gimlet::rma {
@@ -21,7 +23,7 @@ enum class CopyEnds {
 
 struct CopierOptions {
     std::size_t limit_bytes = 524288;  ///< of one copy within this GPU
-    unsigned blocks = 1;
+    unsigned blocks = 2;
 };
 
 class Copier;
@@ -56,14 +58,31 @@ class CopierLane {
     friend class Copier;
     bool is_bulk(CopyEnds ends, std::uint64_t target, std::uint64_t source,
                  std::size_t bytes) const noexcept;
+    /// What is to be known of a command as long as it may be under way.
+    struct Command {
+        CopierShares shares;
+        unsigned pieces;
+    };
+
+    bool has_room(std::size_t commands) const noexcept;
     void post(CopierKind kind, std::uint64_t target, std::uint64_t value, std::uint64_t source,
               std::size_t bytes) noexcept;
+    CopierShares next_shares(unsigned pieces) noexcept;
     bool is_done(std::uint64_t number) const noexcept;
     void poll() noexcept;
+    /// One more block will carry out its shares of what comes.
+    void let_in() noexcept;
+    /// For a launch: all that is not done is for the first block.
+    void start_again() noexcept;
 
     Order order_;
     Copier* copier_;
     CopierLaneMemory* memory_ = nullptr;
+    std::uint64_t* done_ = nullptr;  ///< the kernel's counts, one a block
+    std::array<Command, kCopierSlots> commands_{};
+    std::array<std::uint64_t, kMostCopierBlocks> passed_{};  ///< by each block, as of the last poll
+    unsigned blocks_ = 1;                                    ///< that have been let in
+    unsigned first_share_ = 0;                               ///< of the next command
     std::uint64_t posted_ = 0;
     std::uint64_t completed_ = 0;
 };
@@ -89,6 +108,7 @@ class Copier {
 
   private:
     void launch();
+    void let_in();
     void release() noexcept;
     bool has_left() const noexcept;
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The copier: blocks that stay for a while, poll a queue in host memory, copy and write words. In a
-// block one warp takes commands, ten carry them out, one tells the CPU what is done; what must be
-// in order is all done by one warp of the first block.
+// block one warp takes commands, ten carry out their shares of them, one tells the CPU what is
+// done; what must be in order is all done by one warp of the first block.
 #include "device/core/bulk.hpp"
 #include "device/core/memory.hpp"
 #include "host/rma_plugin/copier_queue.hpp"
+#include "host/rma_plugin/copier_split.hpp"
 
 namespace {
 
@@ -18,6 +19,10 @@ constexpr unsigned kSlotsOfLoad = kWarp / kCopierWords;  // commands that one lo
 
 __device__ CopierKind kind_of(Word word) {
     return static_cast<CopierKind>((word & kCopierPayloadMask) >> kCopierKindShift);
+}
+
+__device__ Word value_of(const Word* words) {
+    return words[1] | words[3] << kHalfBits;
 }
 
 /// Never through L1: the sources change while this kernel lives.
@@ -59,7 +64,7 @@ __device__ void carry_out(const Word* words, unsigned lane) {
     if (kind_of(words[2]) == CopierKind::copy) {
         copy(words[0], words[1], bytes, lane);
     } else if (kind_of(words[2]) == CopierKind::small && lane < bytes) {
-        const Word value = words[1] | words[3] << kHalfBits;
+        const Word value = value_of(words);
         reinterpret_cast<unsigned char*>(words[0])[lane] =
             static_cast<unsigned char>(value >> (8 * lane));
     }
@@ -74,112 +79,94 @@ __device__ bool is_of(Word word, Word number) {
     return (word & ~kCopierPayloadMask) == copier_tag(number);
 }
 
-/// After a fence: the effects of this command are there.
-__device__ void tell_done(CopierLaneMemory* memory, Word number) {
-    store_relaxed<Scope::system>(&memory->done[number % kCopierSlots], copier_lap(number));
-}
-
 /// Commands before the first word that has not arrived.
 __device__ unsigned whole_commands(unsigned here) {
-    return here == kAllLanes ? kSlotsOfLoad : (__ffs(~here) - 1) / kCopierWords;
+    return here == kAllLanes ? kCopierBatch : (__ffs(~here) - 1) / kCopierWords;
 }
 
-/// Shared memory. Commands that the block has taken, by ticket (0, 1, ... in this launch): where
-/// one goes through is entry ticket % kCopierEntries. Each of the three words has one writer.
+/// Shared memory. Commands that the block has taken, by ticket (0, 1, ... in this launch): one is
+/// in entry ticket % kCopierEntries until all workers have passed it. Each counter has one writer.
 struct Block {
     alignas(128) unsigned char pieces[kCopierWorkers][kPieceBytes];
     Mbarrier loaded[kCopierWorkers];
-    Word words[kCopierEntries][kCopierWords];
-    Word number[kCopierEntries];
-    unsigned open[kCopierEntries];      ///< ticket that may be put in; by the publisher
-    unsigned ready[kCopierEntries];     ///< ticket that may be carried out; by the taker
-    unsigned finished[kCopierEntries];  ///< ticket whose effects the publisher sees; by the worker
-    unsigned claimed;                   ///< next ticket without a worker
-    unsigned published;                 ///< tickets whose completion has been told
-    unsigned stop;                      ///< no ticket is left, none will come
-    unsigned delivered;                 ///< batches of what is in order
-    Word deliveries[kDeliveryBatch][kCopierWords];
+    Word entries[kCopierEntries][kCopierWords];
+    Word deliveries[kCopierBatch][kCopierWords];
+    Word first;                       ///< number of the command with ticket 0
+    unsigned taken;                   ///< tickets given out
+    unsigned passed[kCopierWorkers];  ///< tickets before which a worker has nothing left to do
+    unsigned published;               ///< tickets whose completion has been told
+    unsigned delivered;               ///< batches of what is in order
+    unsigned stop;                    ///< no ticket is left, none will come
 };
 static_assert(sizeof(Block) <= kCopierSharedBytes);
-static_assert(kCopierEntries == 2 * kWarp, "a lane of the publisher looks after two entries");
-static_assert(kDeliveryBatch == kSlotsOfLoad, "one load of a warp reads a batch");
-
-constexpr unsigned kLoads = 4;  // of the taker at once
-static_assert(kLoads * kSlotsOfLoad == kWarp, "a lane hands over a command");
+static_assert(kCopierBatch == kSlotsOfLoad, "one load of a warp reads a batch");
+static_assert(kCopierWorkers <= kWarp, "a lane of the publisher looks after a worker");
 
 __device__ void start(Block& block) {
-    for (unsigned i = threadIdx.x; i < kCopierEntries; i += blockDim.x) {
-        block.open[i] = i;
-        block.ready[i] = block.finished[i] = i - kCopierEntries;
-    }
     if (threadIdx.x == 0) {
-        block.claimed = block.published = block.stop = block.delivered = 0;
+        block.taken = block.published = block.delivered = block.stop = 0;
+        for (unsigned& passed : block.passed) passed = 0;
         for (Mbarrier& barrier : block.loaded) mbarrier_init(&barrier, 1);
         mbarrier_init_fence();
     }
     __syncthreads();
 }
 
+/// First thread. The first block is let in by the launch, the others by the CPU, as there may be no
+/// room for them. False: the launch is over.
+__device__ bool join(CopierQueue* queue, Word launch) {
+    if (blockIdx.x == 0) return true;
+    store_relaxed<Scope::system>(&queue->arrived[blockIdx.x], launch);
+    while (load_acquire<Scope::system>(&queue->joined[blockIdx.x]) != launch) {
+        if (load_relaxed<Scope::system>(&queue->leave) == launch) return false;
+    }
+    return true;
+}
+
 /// Takes what has arrived from command `number` on and has room. Returns how many.
 __device__ unsigned take(Block& block, const CopierLaneMemory* memory, Word number, unsigned ticket,
-                         unsigned lane) {
-    Word word[kLoads];
-    // The sources are as the CPU knew them: an acquire for the first few, a fence if there are
-    // more.
-#pragma unroll
-    for (unsigned k = kLoads; k-- > 0;) {
-        const unsigned index = k * kSlotsOfLoad + lane / kCopierWords;
-        const Word* address = word_of(memory, number + index * gridDim.x, lane);
-        word[k] =
-            k > 0 ? load_relaxed<Scope::system>(address) : load_acquire<Scope::system>(address);
-    }
-    unsigned count = 0;
-#pragma unroll
-    for (unsigned k = 0; k < kLoads; ++k) {
-        const unsigned index = k * kSlotsOfLoad + lane / kCopierWords;
-        const unsigned mine = ticket + index;
-        const bool has_room =
-            load_acquire<Scope::block>(&block.open[mine % kCopierEntries]) == mine;
-        const bool is_here = is_of(word[k], number + index * gridDim.x);
-        const unsigned here = __ballot_sync(kAllLanes, is_here && has_room);
-        if (count == k * kSlotsOfLoad) count += whole_commands(here);
-    }
+                         unsigned room, unsigned lane) {
+    const unsigned index = lane / kCopierWords;
+    const Word word = load_acquire<Scope::system>(word_of(memory, number + index, lane));
+    const unsigned here = __ballot_sync(kAllLanes, is_of(word, number + index) && index < room);
+    const unsigned count = whole_commands(here);
     if (count == 0) return 0;
-    if (count > kSlotsOfLoad) fence_acq_rel<Scope::system>();
-#pragma unroll
-    for (unsigned k = 0; k < kLoads; ++k) {
-        const unsigned index = k * kSlotsOfLoad + lane / kCopierWords;
-        if (index >= count) continue;
-        const unsigned entry = (ticket + index) % kCopierEntries;
-        block.words[entry][lane % kCopierWords] = word[k] & kCopierPayloadMask;
-        if (lane % kCopierWords == 0) block.number[entry] = number + index * gridDim.x;
+    const bool is_bulk = lane % kCopierWords == 2 && kind_of(word) == CopierKind::bulk;
+    // The sources are as the CPU knew them, for bulk copies, too.
+    if (__any_sync(kAllLanes, is_bulk && index < count)) fence_proxy_async();
+    if (index < count) {
+        block.entries[(ticket + index) % kCopierEntries][lane % kCopierWords] =
+            word & kCopierPayloadMask;
     }
     __syncwarp();
-    const unsigned mine = ticket + lane;
-    if (lane < count) store_release<Scope::block>(&block.ready[mine % kCopierEntries], mine);
+    if (lane == 0) store_release<Scope::block>(&block.taken, ticket + count);
     return count;
 }
 
 /// First warp. The first block says when to leave; the others follow as soon as they have finished
-/// what they took.
+/// what they took, and what they did not take is dealt out again.
 __device__ void take_all(Block& block, CopierQueue* queue, Word launch, unsigned idle_polls,
                          unsigned lane) {
     const bool is_first = blockIdx.x == 0;
-    Word number = load_relaxed<Scope::system>(&queue->first_move[blockIdx.x]);
+    Word number = block.first;
     unsigned ticket = 0;
+    unsigned published = 0;
     unsigned delivered = 0;
     unsigned idle = 0;
     bool leaves = false;
     for (;;) {
-        if (!is_first) leaves = load_relaxed<Scope::system>(&queue->leave) == launch;
-        leaves = __any_sync(kAllLanes, leaves);
-        const unsigned count = leaves ? 0 : take(block, &queue->moves, number, ticket, lane);
-        number += count * gridDim.x;
+        // Asked for together with the commands: a way over the bus takes a microsecond.
+        const Word leave = is_first ? 0 : load_relaxed<Scope::system>(&queue->leave);
+        const unsigned room = leaves ? 0 : kCopierEntries - (ticket - published);
+        const unsigned count = take(block, &queue->moves, number, ticket, room, lane);
+        number += count;
         ticket += count;
-        const unsigned published = load_acquire<Scope::block>(&block.published);
+        leaves = __any_sync(kAllLanes, leaves || leave == launch);
+        published = __shfl_sync(kAllLanes, load_acquire<Scope::block>(&block.published), 0);
         const unsigned batches = load_acquire<Scope::block>(&block.delivered);
         const bool is_idle =
             __all_sync(kAllLanes, count == 0 && published == ticket && batches == delivered);
+        __syncwarp();
         delivered = batches;
         if (!is_idle) {
             idle = 0;
@@ -194,114 +181,134 @@ __device__ void take_all(Block& block, CopierQueue* queue, Word launch, unsigned
 }
 
 /// Second warp: tells the CPU what is done, all that has come together with one fence.
-__device__ void publish_all(Block& block, CopierLaneMemory* memory, unsigned lane) {
-    unsigned expected[2] = {lane, lane + kWarp};
-    unsigned published = 0;
+__device__ void publish_all(Block& block, CopierQueue* queue, unsigned lane) {
+    const Word first = block.first;
+    Word published = 0;
     for (;;) {
-        bool hit[2];
-        unsigned count = 0;
-#pragma unroll
-        for (unsigned k = 0; k < 2; ++k) {
-            hit[k] = load_acquire<Scope::block>(&block.finished[lane + k * kWarp]) == expected[k];
-            count += __popc(__ballot_sync(kAllLanes, hit[k]));
-        }
+        const auto told = static_cast<unsigned>(published);
+        const unsigned worker = lane < kCopierWorkers ? lane : 0;
+        const unsigned passed = load_acquire<Scope::block>(&block.passed[worker]) - told;
+        const unsigned count = __reduce_min_sync(kAllLanes, passed);
         if (count == 0) {
             const bool stops = load_acquire<Scope::block>(&block.stop) != 0;
             if (__any_sync(kAllLanes, stops)) return;
             continue;
         }
-        fence_acq_rel<Scope::system>();
-#pragma unroll
-        for (unsigned k = 0; k < 2; ++k) {
-            if (!hit[k]) continue;
-            const unsigned entry = lane + k * kWarp;
-            tell_done(memory, block.number[entry]);
-            expected[k] += kCopierEntries;
-            store_release<Scope::block>(&block.open[entry], expected[k]);
+        published += count;
+        __syncwarp();
+        if (lane == 0) {
+            fence_proxy_async();
+            fence_acq_rel<Scope::system>();
+            store_relaxed<Scope::system>(&queue->moved[blockIdx.x], first + published);
+            store_release<Scope::block>(&block.published, static_cast<unsigned>(published));
         }
         __syncwarp();
-        published += count;
-        if (lane == 0) store_release<Scope::block>(&block.published, published);
     }
 }
 
-/// A warp that copies, one command after the other.
+/// A warp that copies: its pieces of all commands, one after the other.
 class Worker {
   public:
     __device__ Worker(Block& block, unsigned index, unsigned lane)
-        : block_(block), piece_(block.pieces[index]), loaded_(&block.loaded[index]), lane_(lane) {}
+        : block_(block), index_(index), lane_(lane) {}
 
     __device__ void work() {
         for (;;) {
-            unsigned ticket = 0;
-            if (lane_ == 0) ticket = fetch_add_relaxed<Scope::block>(&block_.claimed, 1u);
-            ticket = __shfl_sync(kAllLanes, ticket, 0);
-            if (!await(ticket)) return;
-            const Word* words = block_.words[ticket % kCopierEntries];
-            if (kind_of(words[2]) == CopierKind::bulk) {
-                if (lane_ == 0) move(words);
-                parity_ ^= 1;
-                pending_ = ticket;
-                has_pending_ = true;
-            } else {
-                settle();
-                carry_out(words, lane_);
-                __syncwarp();
-                if (lane_ == 0) finish(ticket);
-            }
-        }
-    }
-
-  private:
-    /// False: it will not come.
-    __device__ bool await(unsigned ticket) {
-        const unsigned* ready = &block_.ready[ticket % kCopierEntries];
-        for (;;) {
-            const bool is_ready = load_acquire<Scope::block>(ready) == ticket;
-            if (__all_sync(kAllLanes, is_ready)) return true;
-            settle();
+            const unsigned taken =
+                __shfl_sync(kAllLanes, load_acquire<Scope::block>(&block_.taken), 0);
+            __syncwarp();
+            const unsigned count = min(taken - next_, kWarp);
+            unsigned mine = count > 0 ? find(count) : 0;
+            const bool is_busy = mine != 0;
+            for (; mine != 0; mine &= mine - 1) carry_out_share(next_ + __ffs(mine) - 1);
+            next_ += count;
+            if (has_pending_ && is_busy) continue;
+            settle(next_);
+            if (count > 0) continue;
             const bool stops = load_acquire<Scope::block>(&block_.stop) != 0;
-            if (__any_sync(kAllLanes, stops)) return false;
+            if (__any_sync(kAllLanes, stops)) return;
             __nanosleep(32);
         }
     }
 
-    /// One lane. The next load overlaps with the end of the store before it.
-    __device__ void move(const Word* words) {
+  private:
+    /// Which of the next `count` commands this worker has pieces of, one bit each.
+    __device__ unsigned find(unsigned count) {
+        bool is_mine = false;
+        if (lane_ < count) {
+            const Word* words = block_.entries[(next_ + lane_) % kCopierEntries];
+            is_mine = first_of(words) < pieces(words).count;
+        }
+        const unsigned mine = __ballot_sync(kAllLanes, is_mine);
+        __syncwarp();
+        return mine;
+    }
+
+    __device__ unsigned first_of(const Word* words) const {
+        return first_piece(unpack_shares(words[3]), blockIdx.x, index_);
+    }
+
+    __device__ static CopierPieces pieces(const Word* words) {
+        return pieces_of(kind_of(words[2]), static_cast<unsigned>(words[2]));
+    }
+
+    __device__ void carry_out_share(unsigned ticket) {
+        const Word* words = block_.entries[ticket % kCopierEntries];
+        if (kind_of(words[2]) != CopierKind::bulk) {
+            settle(ticket);
+            carry_out(words, lane_);
+            __syncwarp();
+            pass(ticket + 1);
+            return;
+        }
         const auto bytes = static_cast<unsigned>(words[2]);
+        const CopierPieces parts = pieces(words);
+        const unsigned distance = unpack_shares(words[3]).blocks * kCopierWorkers;
+        for (unsigned piece = first_of(words); piece < parts.count; piece += distance) {
+            const unsigned offset = piece * parts.bytes;
+            if (lane_ == 0) {
+                move(words[0] + offset, words[1] + offset, min(parts.bytes, bytes - offset));
+            }
+            has_pending_ = true;
+            parity_ ^= 1;
+            pass(ticket);  // all pieces before this one are done
+        }
+    }
+
+    /// One lane. The load overlaps with the end of the store before it.
+    __device__ void move(Word target, Word source, unsigned bytes) {
+        unsigned char* piece = block_.pieces[index_];
+        Mbarrier* loaded = &block_.loaded[index_];
         bulk_wait_read<0>();
-        fence_proxy_async();
-        mbarrier_arrive_expect_tx(loaded_, bytes);
-        bulk_load(piece_, reinterpret_cast<const void*>(words[1]), bytes, loaded_);
-        if (has_pending_) complete();
-        mbarrier_wait(loaded_, parity_);
-        bulk_store(reinterpret_cast<void*>(words[0]), piece_, bytes);
+        mbarrier_arrive_expect_tx(loaded, bytes);
+        bulk_load(piece, reinterpret_cast<const void*>(source), bytes, loaded);
+        mbarrier_wait(loaded, parity_);
+        bulk_store(reinterpret_cast<void*>(target), piece, bytes);
         bulk_commit();
+        bulk_wait<1>();
     }
 
-    /// Waits until the last bulk store is done, if there is one.
-    __device__ void settle() {
-        if (has_pending_ && lane_ == 0) complete();
+    /// Waits until the last bulk store is done; then all before this ticket is.
+    __device__ void settle(unsigned ticket) {
+        if (has_pending_ && lane_ == 0) bulk_wait<0>();
         has_pending_ = false;
+        pass(ticket);
     }
 
-    __device__ void complete() {
-        bulk_wait<0>();
-        fence_proxy_async();
-        finish(pending_);
-    }
-
-    __device__ void finish(unsigned ticket) {
-        store_release<Scope::block>(&block_.finished[ticket % kCopierEntries], ticket);
+    __device__ void pass(unsigned ticket) {
+        if (ticket == passed_) return;
+        passed_ = ticket;
+        __syncwarp();  // all lanes have read what may be overwritten now
+        if (lane_ == 0) store_release<Scope::block>(&block_.passed[index_], ticket);
     }
 
     Block& block_;
-    unsigned char* piece_;
-    Mbarrier* loaded_;
+    unsigned index_;
     unsigned lane_;
+    unsigned next_ = 0;    // ticket of the first command not looked at
+    unsigned passed_ = 0;  // as told
     unsigned parity_ = 0;
-    unsigned pending_ = 0;  // ticket of a bulk store that may still run
-    bool has_pending_ = false;
+    bool has_pending_ = false;  // a bulk store may still run
 };
 
 /// Takes what has arrived from delivery `number` on, up to a copy behind a word. Returns how many.
@@ -330,14 +337,13 @@ __device__ void deliver_words(const Block& block, unsigned count) {
         const Word* words = block.deliveries[i];
         if (kind_of(words[2]) != CopierKind::word) continue;
         fence_acq_rel<Scope::system>();
-        store_relaxed<Scope::system>(reinterpret_cast<Word*>(words[0]),
-                                     words[1] | words[3] << kHalfBits);
+        store_relaxed<Scope::system>(reinterpret_cast<Word*>(words[0]), value_of(words));
     }
 }
 
 /// Third warp of the first block: carries out and tells what is to be done in order.
 __device__ void deliver_all(Block& block, CopierQueue* queue, unsigned lane) {
-    Word next = load_relaxed<Scope::system>(&queue->first_delivery);
+    Word next = load_relaxed<Scope::system>(&queue->delivered);
     unsigned batches = 0;
     for (;;) {
         const bool stops = load_acquire<Scope::block>(&block.stop) != 0;
@@ -346,12 +352,14 @@ __device__ void deliver_all(Block& block, CopierQueue* queue, unsigned lane) {
         if (count == 0) continue;
         for (unsigned i = 0; i < count; ++i) carry_out(block.deliveries[i], lane);
         __syncwarp();
-        if (lane == 0) deliver_words(block, count);
-        __syncwarp();
-        fence_acq_rel<Scope::system>();
-        if (lane < count) tell_done(&queue->deliveries, next + lane);
         next += count;
-        if (lane == 0) store_release<Scope::block>(&block.delivered, ++batches);
+        if (lane == 0) {
+            deliver_words(block, count);
+            fence_acq_rel<Scope::system>();
+            store_relaxed<Scope::system>(&queue->delivered, next);
+            store_release<Scope::block>(&block.delivered, ++batches);
+        }
+        __syncwarp();
     }
 }
 
@@ -364,17 +372,24 @@ extern "C" __global__ void __launch_bounds__(kCopierThreads, 2)
     Block& block = *reinterpret_cast<Block*>(dynamic_shared_memory());
     const unsigned lane = threadIdx.x % kWarp;
     const unsigned warp = threadIdx.x / kWarp;
-    start(block);
-    if (warp == 0) {
-        take_all(block, queue, launch, idle_polls, lane);
-    } else if (warp == 1) {
-        publish_all(block, &queue->moves, lane);
-    } else if (warp == 2) {
-        if (blockIdx.x == 0) deliver_all(block, queue, lane);
-    } else {
-        Worker(block, warp - 3, lane).work();
+    bool is_in = false;
+    if (threadIdx.x == 0) {
+        is_in = join(queue, launch);
+        block.first = load_relaxed<Scope::system>(&queue->moved[blockIdx.x]);
     }
-    __syncthreads();
+    start(block);
+    if (__syncthreads_or(is_in)) {
+        if (warp == 0) {
+            take_all(block, queue, launch, idle_polls, lane);
+        } else if (warp == 1) {
+            publish_all(block, queue, lane);
+        } else if (warp == 2) {
+            if (blockIdx.x == 0) deliver_all(block, queue, lane);
+        } else {
+            Worker(block, warp - 3, lane).work();
+        }
+        __syncthreads();
+    }
     if (threadIdx.x != 0) return;
     fence_acq_rel<Scope::system>();
     store_relaxed<Scope::system>(&queue->gone[blockIdx.x], launch);

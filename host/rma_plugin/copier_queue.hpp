@@ -14,57 +14,61 @@ inline constexpr unsigned kCopierPayloadBits = 48;
 inline constexpr std::uint64_t kCopierPayloadMask = (std::uint64_t{1} << kCopierPayloadBits) - 1;
 
 /// Words of a command: target; source, or the value's low half; bytes and kind; the value's high
-/// half.
+/// half, first share and number of blocks.
 enum class CopierKind : std::uint32_t {
     copy = 1,   ///< `bytes` from source to target, any alignment, at most kPlainBytes
     small = 2,  ///< the first `bytes` of the value, at most 8
     word = 3,   ///< 8 aligned bytes; only for the lane that is in order
-    bulk = 4,  ///< device memory at both ends, all multiples of kBulkAlignment, at most kPieceBytes
+    bulk = 4,   ///< device memory at both ends, all multiples of kBulkAlignment, at most kBulkBytes
 };
 inline constexpr unsigned kCopierKindShift = 40;
 inline constexpr unsigned kHalfBits = 32;
+inline constexpr unsigned kFirstShareShift = 32;
+inline constexpr unsigned kBlocksShift = 40;
 
-inline constexpr unsigned kPlainBytes = 4096;   ///< what one warp moves at once
-inline constexpr unsigned kPieceBytes = 10240;  ///< what one bulk copy moves
-inline constexpr unsigned kBulkAlignment = 16;  ///< of both addresses and the size
+inline constexpr unsigned kPlainBytes = 4096;        ///< what one warp moves at once
+inline constexpr unsigned kPieceBytes = 10240;       ///< what one bulk copy moves
+inline constexpr unsigned kBulkBytes = 1024 * 1024;  ///< of one command
+inline constexpr unsigned kBulkAlignment = 16;       ///< of both addresses and the size
 
 inline constexpr unsigned kCopierWorkers = 10;  ///< warps of a block that copy
 inline constexpr unsigned kCopierThreads = (kCopierWorkers + 3) * 32;
 inline constexpr unsigned kCopierEntries = 64;  ///< commands that a block has taken, at most
 inline constexpr unsigned kCopierSharedBytes = kCopierWorkers * kPieceBytes + 4096;
 inline constexpr unsigned kMostCopierBlocks = 16;
-inline constexpr unsigned kDeliveryBatch =
-    8;  ///< commands in order that are taken at once, at most
+inline constexpr unsigned kCopierBatch = 8;  ///< commands that are taken at once, at most
 
 /// All zero bytes is an empty lane.
 struct CopierLaneMemory {
     std::uint64_t slots[kCopierSlots][kCopierWords];
-    /// Lap of the last command of each slot whose effects everybody sees.
-    alignas(128) std::uint32_t done[kCopierSlots];
 };
 
 struct CopierQueue {
-    /// Carried out in any order. Command `number` is for block number % blocks.
+    /// Carried out in any order. Each block sees all commands, and does its shares of them.
     CopierLaneMemory moves;
     /// By the first block: what is behind a word waits for it, and it for what is before it.
     CopierLaneMemory deliveries;
-    // Written by the CPU before a launch.
-    alignas(128) std::uint64_t first_move[kMostCopierBlocks];  ///< of each block
-    std::uint64_t first_delivery;
+    // Written by the CPU before a launch, or to let a block in; then by the kernel: the block's
+    // shares of all commands before this one are done, and everybody sees their effects.
+    alignas(128) std::uint64_t moved[kMostCopierBlocks];
+    alignas(128) std::uint64_t delivered;
     // Written by the kernel: numbers of launches.
-    alignas(128) std::uint64_t leave;       ///< is about to end
-    std::uint64_t gone[kMostCopierBlocks];  ///< the block's last that has ended
+    std::uint64_t leave;                                    ///< is about to end
+    alignas(128) std::uint64_t gone[kMostCopierBlocks];     ///< the block's last that has ended
+    alignas(128) std::uint64_t arrived[kMostCopierBlocks];  ///< the block's last that has begun
+    // Written by the CPU: the launch for which the block has been let in.
+    alignas(128) std::uint64_t joined[kMostCopierBlocks];
 };
 
 /// Which use of its slot command `number` (from 0) is. Fresh memory has 0, which no command of the
 /// first lap has.
-constexpr std::uint32_t copier_lap(std::uint64_t number) {
-    return static_cast<std::uint32_t>(number / kCopierSlots + 1);
+constexpr std::uint64_t copier_lap(std::uint64_t number) {
+    return number / kCopierSlots + 1;
 }
 
 /// In the upper bits of each word of command `number`.
 constexpr std::uint64_t copier_tag(std::uint64_t number) {
-    return std::uint64_t{copier_lap(number)} << kCopierPayloadBits;
+    return copier_lap(number) << kCopierPayloadBits;
 }
 
 }  // namespace gimlet::rma

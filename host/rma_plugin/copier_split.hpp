@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a copy becomes commands of the copier.
+// How a copy becomes commands of the copier, and a command pieces. A piece is what one warp moves
+// at once; warps of all blocks take turns, beginning with the one that the command names.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,7 @@ constexpr bool suits_bulk(std::uint64_t target, std::uint64_t source, std::size_
 
 /// Not less than the number of commands that split_copy() makes.
 constexpr std::size_t most_commands(bool is_bulk, std::size_t bytes) {
-    return is_bulk ? bytes / kPieceBytes + 3 : bytes / kPlainBytes + 1;
+    return is_bulk ? bytes / kBulkBytes + 3 : bytes / kPlainBytes + 1;
 }
 
 /// Calls `post(kind, target, source, bytes)` for each command, from the first byte to the last.
@@ -39,9 +40,56 @@ void split_copy(bool is_bulk, std::uint64_t target, std::uint64_t source, std::s
     if (is_bulk) {
         post_parts(CopierKind::copy, (kBulkAlignment - target % kBulkAlignment) % kBulkAlignment,
                    kPlainBytes);
-        post_parts(CopierKind::bulk, bytes / kBulkAlignment * kBulkAlignment, kPieceBytes);
+        post_parts(CopierKind::bulk, bytes / kBulkAlignment * kBulkAlignment, kBulkBytes);
     }
     post_parts(CopierKind::copy, bytes, kPlainBytes);
+}
+
+/// Pieces of a command.
+struct CopierPieces {
+    unsigned count;
+    unsigned bytes;  ///< of each but the last
+};
+
+constexpr CopierPieces pieces_of(CopierKind kind, unsigned bytes) {
+    if (kind != CopierKind::bulk) return {1, bytes};
+    constexpr unsigned kGrain = 128;
+    const unsigned count = (bytes + kPieceBytes - 1) / kPieceBytes;
+    const unsigned part = (bytes + count - 1) / count;
+    return {count, (part + kGrain - 1) / kGrain * kGrain};
+}
+static_assert(kPieceBytes % 128 == 0, "no piece is empty");
+
+/// Who carries out which pieces of a command: share s of all is worker s / blocks of block
+/// s % blocks; piece i goes to share (first + i) % (blocks * kCopierWorkers).
+struct CopierShares {
+    unsigned first;
+    unsigned blocks;
+};
+
+constexpr std::uint64_t pack_shares(CopierShares shares) {
+    return std::uint64_t{shares.first} << kFirstShareShift | std::uint64_t{shares.blocks}
+                                                                 << kBlocksShift;
+}
+
+constexpr CopierShares unpack_shares(std::uint64_t word) {
+    return {static_cast<unsigned>(word >> kFirstShareShift) & 0xff,
+            static_cast<unsigned>(word >> kBlocksShift) & 0xff};
+}
+static_assert(kMostCopierBlocks * kCopierWorkers <= 0xff);
+
+/// First piece of this worker; none if that is not less than the number of pieces. The next ones
+/// follow at a distance of blocks * kCopierWorkers.
+constexpr unsigned first_piece(CopierShares shares, unsigned block, unsigned worker) {
+    const unsigned count = shares.blocks * kCopierWorkers;
+    if (block >= shares.blocks) return ~0u;
+    return (worker * shares.blocks + block + count - shares.first) % count;
+}
+
+/// Whether a block has at least one of `pieces`.
+constexpr bool takes_part(CopierShares shares, unsigned pieces, unsigned block) {
+    if (block >= shares.blocks) return false;
+    return (block + shares.blocks - shares.first % shares.blocks) % shares.blocks < pieces;
 }
 
 }  // namespace gimlet::rma

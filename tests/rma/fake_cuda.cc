@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "host/rma_plugin/copier_queue.hpp"
+#include "host/rma_plugin/copier_split.hpp"
 #include "host/rma_plugin/cuda_driver.hpp"
 
 namespace {
@@ -109,41 +111,71 @@ class CopierCommand {
         for (unsigned i = 0; i < kCopierWords; ++i) {
             const std::uint64_t word = std::atomic_ref(lane.slots[number % kCopierSlots][i])
                                            .load(std::memory_order_acquire);
-            if ((word & ~kCopierPayloadMask) != copier_tag(number)) return false;
+            const std::uint64_t tag = word & ~kCopierPayloadMask;
+            require(tag <= copier_tag(number), "a command was overwritten before it was seen");
+            if (tag != copier_tag(number)) return false;
             words_[i] = word & kCopierPayloadMask;
         }
         return true;
     }
     bool is_word() const { return kind() == CopierKind::word; }
+    /// Pieces of a block, worker by worker.
+    std::vector<unsigned> pieces_of_block(unsigned block) const {
+        const CopierShares shares = unpack_shares(words_[3]);
+        require(shares.blocks >= 1 && shares.blocks <= kMostCopierBlocks, "no block has a share");
+        std::vector<unsigned> pieces;
+        for (unsigned worker = 0; worker < kCopierWorkers; ++worker) {
+            for (unsigned piece = first_piece(shares, block, worker); piece < parts().count;
+                 piece += shares.blocks * kCopierWorkers) {
+                pieces.push_back(piece);
+            }
+        }
+        return pieces;
+    }
+    void copy_piece(int device, unsigned piece) const {
+        check(device);
+        const std::uint64_t offset = std::uint64_t{piece} * parts().bytes;
+        const std::size_t bytes = std::min<std::size_t>(parts().bytes, this->bytes() - offset);
+        if (kind() != CopierKind::bulk) return copy(device);
+        std::memcpy(reinterpret_cast<void*>(words_[0] + offset),
+                    reinterpret_cast<const void*>(words_[1] + offset), bytes);
+    }
     void copy(int device) const {
         if (is_word()) return;
-        const auto bytes = static_cast<std::uint32_t>(words_[2]);
+        check(device);
+        require(kind() != CopierKind::bulk, "a bulk copy in the lane that is in order");
         const std::uint64_t value = words_[1] | words_[3] << kHalfBits;
+        std::memcpy(reinterpret_cast<void*>(words_[0]),
+                    kind() == CopierKind::copy ? reinterpret_cast<const void*>(words_[1]) : &value,
+                    bytes());
+    }
+    void check(int device) const {
         const bool is_bulk = kind() == CopierKind::bulk;
         const bool is_copy = kind() == CopierKind::copy || is_bulk;
-        require(is_copy || (kind() == CopierKind::small && bytes <= 8));
-        require(bytes > 0 && bytes <= (is_bulk ? kPieceBytes : kPlainBytes));
-        require(reachable(device, words_[0], bytes) &&
-                (!is_copy || reachable(device, words_[1], bytes)));
+        require(is_copy || (kind() == CopierKind::small && bytes() <= 8), "wrong kind");
+        require(bytes() > 0 && bytes() <= (is_bulk ? kBulkBytes : kPlainBytes), "wrong size");
+        require(reachable(device, words_[0], bytes()) &&
+                    (!is_copy || reachable(device, words_[1], bytes())),
+                "wrong address");
         if (is_bulk) {
-            require((words_[0] | words_[1] | bytes) % kBulkAlignment == 0);
-            require(is_device_memory(words_[0]) && is_device_memory(words_[1]));
+            require((words_[0] | words_[1] | bytes()) % kBulkAlignment == 0, "wrong alignment");
+            require(is_device_memory(words_[0]) && is_device_memory(words_[1]), "host memory");
         }
-        std::memcpy(reinterpret_cast<void*>(words_[0]),
-                    is_copy ? reinterpret_cast<const void*>(words_[1]) : &value, bytes);
     }
     void write_word(int device) const {
         if (!is_word()) return;
-        require(words_[0] % 8 == 0 && reachable(device, words_[0], 8));
+        require(words_[0] % 8 == 0 && reachable(device, words_[0], 8), "wrong address");
         std::atomic_ref(*reinterpret_cast<std::uint64_t*>(words_[0]))
             .store(words_[1] | words_[3] << kHalfBits, std::memory_order_release);
     }
 
   private:
     CopierKind kind() const { return static_cast<CopierKind>(words_[2] >> kCopierKindShift); }
-    static void require(bool condition) {
+    std::uint32_t bytes() const { return static_cast<std::uint32_t>(words_[2]); }
+    CopierPieces parts() const { return pieces_of(kind(), bytes()); }
+    static void require(bool condition, const char* what) {
         if (condition) return;
-        (void)std::fprintf(stderr, "fake_cuda: the copier was given a wrong address\n");
+        (void)std::fprintf(stderr, "fake_cuda: the copier's command: %s\n", what);
         std::abort();
     }
     std::uint64_t words_[kCopierWords] = {};
@@ -212,48 +244,78 @@ class Stream {
         }
     }
 
-    using Taken = std::vector<std::pair<std::uint64_t, CopierCommand>>;
+    struct Piece {
+        std::uint64_t number;  // of its command
+        CopierCommand command;
+        unsigned piece;
+    };
+    /// A block of the copier that has found room.
+    struct Block {
+        unsigned index = 0;
+        bool is_in = false;
+        std::uint64_t next = 0;  // to be taken
+        std::vector<Piece> pieces;
+    };
 
-    /// As copier_kernel.cu does it, with little patience: blocks in any order, and the commands of
-    /// each in any order.
+    /// As copier_kernel.cu does it, with little patience: blocks in any order, and the pieces of
+    /// each in any order. Blocks but the first come late, and some find no room until it leaves.
     void run_copier(const Work& work) {
         CopierQueue& queue = *work.queue;
-        std::vector<Taken> taken(work.blocks);
-        std::vector<std::uint64_t> next(work.blocks);
-        for (unsigned block = 0; block < work.blocks; ++block) {
-            next[block] = std::atomic_ref(queue.first_move[block]).load(std::memory_order_acquire);
-        }
-        std::uint64_t delivery =
-            std::atomic_ref(queue.first_delivery).load(std::memory_order_acquire);
+        std::vector<Block> blocks(work.blocks);
+        for (unsigned i = 0; i < work.blocks; ++i) blocks[i].index = i;
+        enter(queue, &blocks[0]);
+        const auto with_room = static_cast<unsigned>(1 + random_() % work.blocks);
+        std::uint64_t delivery = std::atomic_ref(queue.delivered).load(std::memory_order_acquire);
         for (unsigned idle = (1 + random_() % 50) * work.blocks; idle > 0; --idle) {
-            const auto block = static_cast<unsigned>(random_() % work.blocks);
-            const bool has_moved = move_some(queue, &taken[block], &next[block], work.blocks);
+            Block& block = blocks[random_() % with_room];
+            if (!block.is_in) {
+                std::atomic_ref(queue.arrived[block.index])
+                    .store(work.launch, std::memory_order_release);
+                if (std::atomic_ref(queue.joined[block.index]).load(std::memory_order_acquire) ==
+                    work.launch) {
+                    enter(queue, &block);
+                }
+            }
+            const bool has_moved = move_some(queue, &block, true);
             if (!deliver_some(queue, &delivery) && !has_moved) std::this_thread::yield();
         }
-        for (unsigned block = 0; block < work.blocks; ++block) {
-            while (move_some(queue, &taken[block], nullptr, work.blocks)) {
+        for (Block& block : blocks) {
+            while (move_some(queue, &block, false)) {
             }
-            std::atomic_ref(queue.gone[block]).store(work.launch, std::memory_order_release);
+            std::atomic_ref(queue.gone[block.index]).store(work.launch, std::memory_order_release);
         }
     }
 
-    /// `next` is null when no more is to be taken. False: there was nothing.
-    bool move_some(CopierQueue& queue, Taken* taken, std::uint64_t* next, unsigned blocks) {
-        for (std::size_t most = random_() % 8; next != nullptr && most > 0; --most) {
+    static void enter(CopierQueue& queue, Block* block) {
+        block->is_in = true;
+        block->next = std::atomic_ref(queue.moved[block->index]).load(std::memory_order_acquire);
+    }
+
+    /// False: there was nothing.
+    bool move_some(CopierQueue& queue, Block* block, bool takes) {
+        if (!block->is_in) return false;
+        const std::uint64_t before = block->next;
+        for (std::size_t most = takes ? random_() % 8 : 0; most > 0; --most) {
             CopierCommand command;
-            if (taken->size() == kCopierEntries || !command.read(queue.moves, *next)) break;
-            require_undone(queue.moves, *next);
-            taken->emplace_back(*next, command);
-            *next += blocks;
+            if (block->pieces.size() >= kCopierEntries || !command.read(queue.moves, block->next)) {
+                break;
+            }
+            for (const unsigned piece : command.pieces_of_block(block->index)) {
+                block->pieces.push_back({block->next, command, piece});
+            }
+            ++block->next;
         }
-        if (taken->empty()) return false;
-        for (std::size_t count = random_() % (taken->size() + 1); count > 0; --count) {
-            const std::size_t index = random_() % taken->size();
-            (*taken)[index].second.copy(device_of(context_));
-            say_done(queue.moves, (*taken)[index].first);
-            (*taken)[index] = taken->back();
-            taken->pop_back();
+        std::vector<Piece>& pieces = block->pieces;
+        if (pieces.empty() && block->next == before) return false;
+        for (std::size_t count = random_() % (pieces.size() + 1); count > 0; --count) {
+            Piece& piece = pieces[random_() % pieces.size()];
+            piece.command.copy_piece(device_of(context_), piece.piece);
+            piece = pieces.back();
+            pieces.pop_back();
         }
+        std::uint64_t passed = block->next;
+        for (const Piece& piece : pieces) passed = std::min(passed, piece.number);
+        std::atomic_ref(queue.moved[block->index]).store(passed, std::memory_order_release);
         return true;
     }
 
@@ -263,31 +325,20 @@ class Stream {
         // Copies run in no promised order: last to first is the unkindest.
         for (auto it = batch.rbegin(); it != batch.rend(); ++it) it->copy(device_of(context_));
         for (const CopierCommand& command : batch) command.write_word(device_of(context_));
-        for (std::size_t i = 0; i < batch.size(); ++i) say_done(queue.deliveries, (*next)++);
+        *next += batch.size();
+        std::atomic_ref(queue.delivered).store(*next, std::memory_order_release);
         return !batch.empty();
     }
 
     std::vector<CopierCommand> take(CopierLaneMemory& lane, std::uint64_t next) {
         std::vector<CopierCommand> batch;
-        for (std::size_t most = 1 + random_() % kDeliveryBatch; batch.size() < most; ++next) {
+        for (std::size_t most = 1 + random_() % kCopierBatch; batch.size() < most; ++next) {
             CopierCommand command;
             if (!command.read(lane, next)) break;
             if (!batch.empty() && batch.back().is_word() && !command.is_word()) break;
-            require_undone(lane, next);
             batch.push_back(command);
         }
         return batch;
-    }
-
-    /// Whoever waits for a command may have gone on, so that none may be carried out again.
-    static void require_undone(CopierLaneMemory& lane, std::uint64_t number) {
-        if (std::atomic_ref(lane.done[number % kCopierSlots]).load() != copier_lap(number)) return;
-        (void)std::fprintf(stderr, "fake_cuda: the copier does a command twice\n");
-        std::abort();
-    }
-    static void say_done(CopierLaneMemory& lane, std::uint64_t number) {
-        std::atomic_ref(lane.done[number % kCopierSlots])
-            .store(copier_lap(number), std::memory_order_release);
     }
 
     static void copy(const Work& work) {

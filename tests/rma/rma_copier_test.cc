@@ -49,7 +49,7 @@ void check_split(bool is_bulk, std::uint64_t target, std::uint64_t source, std::
         position += command.bytes;
         if (command.kind == CopierKind::bulk) {
             REQUIRE((command.target | command.source | command.bytes) % kBulkAlignment == 0);
-            REQUIRE(command.bytes <= kPieceBytes);
+            REQUIRE(command.bytes <= kBulkBytes);
         } else {
             REQUIRE(command.kind == CopierKind::copy);
             REQUIRE(command.bytes <= kPlainBytes);
@@ -58,6 +58,31 @@ void check_split(bool is_bulk, std::uint64_t target, std::uint64_t source, std::
     }
     REQUIRE(position == bytes);
     if (is_bulk) REQUIRE(plain_bytes < 2 * kBulkAlignment);
+}
+
+/// Each byte is in one piece, and each piece is carried out by one worker.
+void check_pieces(CopierKind kind, unsigned bytes, CopierShares shares) {
+    const CopierPieces pieces = pieces_of(kind, bytes);
+    REQUIRE(pieces.count > 0);
+    REQUIRE((pieces.count - 1) * pieces.bytes < bytes);
+    REQUIRE(pieces.count * pieces.bytes >= bytes);
+    if (kind == CopierKind::bulk) {
+        REQUIRE(pieces.bytes <= kPieceBytes);
+        REQUIRE(pieces.bytes % kBulkAlignment == 0);
+    }
+    std::vector<int> times(pieces.count);
+    for (unsigned block = 0; block < kMostCopierBlocks; ++block) {
+        bool has_some = false;
+        for (unsigned worker = 0; worker < kCopierWorkers; ++worker) {
+            for (unsigned piece = first_piece(shares, block, worker); piece < pieces.count;
+                 piece += shares.blocks * kCopierWorkers) {
+                ++times[piece];
+                has_some = true;
+            }
+        }
+        REQUIRE(takes_part(shares, pieces.count, block) == has_some);
+    }
+    REQUIRE(std::all_of(times.begin(), times.end(), [](int count) { return count == 1; }));
 }
 
 /// A copier and copies under way, whose ends are checked as soon as they are said to be done.
@@ -84,14 +109,9 @@ class Traffic {
         for (const Copy& copy : under_way_) {
             if (to < copy.to + copy.bytes && copy.to < to + bytes) return true;  // another time
         }
-        const auto target = reinterpret_cast<std::uint64_t>(target_.data() + to);
-        const auto source = reinterpret_cast<std::uint64_t>(source_.data() + from);
-        if (!moves().can_copy(CopyEnds::device, target, source, bytes)) return false;
-        std::memset(target_.data() + to, 0xee, bytes);
-        moves().copy(CopyEnds::device, target, source, bytes);
-        under_way_.push_back({to, from, bytes, moves().posted()});
-        return true;
+        return start(to, from, bytes);
     }
+    bool try_copy_at(std::size_t offset, std::size_t bytes) { return start(offset, offset, bytes); }
 
     void poll() {
         copier_->poll();
@@ -107,6 +127,16 @@ class Traffic {
 
   private:
     static constexpr std::size_t kBytes = 1 << 24;
+    bool start(std::size_t to, std::size_t from, std::size_t bytes) {
+        const auto target = reinterpret_cast<std::uint64_t>(target_.data() + to);
+        const auto source = reinterpret_cast<std::uint64_t>(source_.data() + from);
+        if (!moves().can_copy(CopyEnds::device, target, source, bytes)) return false;
+        std::memset(target_.data() + to, 0xee, bytes);
+        moves().copy(CopyEnds::device, target, source, bytes);
+        under_way_.push_back({to, from, bytes, moves().posted()});
+        return true;
+    }
+
     struct Copy {
         std::size_t to;
         std::size_t from;
@@ -145,7 +175,7 @@ TEST_CASE("rma: copies are cut into commands without gaps", "[rma]") {
     Random random(seed);
     for (const std::size_t bytes : {kLeastBulkBytes, kLeastBulkBytes + 1, std::size_t{kPieceBytes},
                                     std::size_t{kPieceBytes + 1}, std::size_t{kPieceBytes + 31},
-                                    std::size_t{258048}, kLimit}) {
+                                    std::size_t{258048}, kLimit, kLimit + 17, 3 * kLimit}) {
         for (std::uint64_t shift = 0; shift < kBulkAlignment; ++shift) {
             REQUIRE(suits_bulk(0x10000 + shift, 0x90000 + shift, bytes));
             check_split(true, 0x10000 + shift, 0x90000 + shift, bytes);
@@ -163,6 +193,41 @@ TEST_CASE("rma: copies are cut into commands without gaps", "[rma]") {
     CHECK(!suits_bulk(0x10000, 0x90000, kLeastBulkBytes - 1));
 }
 
+TEST_CASE("rma: each piece of a command is one worker's", "[rma]") {
+    for (unsigned blocks = 1; blocks <= kMostCopierBlocks; blocks = blocks * 2 + (blocks == 2)) {
+        for (unsigned first = 0; first < blocks * kCopierWorkers; ++first) {
+            const CopierShares shares = unpack_shares(pack_shares({first, blocks}) | 0xffffffff);
+            REQUIRE(shares.first == first);
+            REQUIRE(shares.blocks == blocks);
+            check_pieces(CopierKind::small, 8, shares);
+            check_pieces(CopierKind::copy, kPlainBytes, shares);
+            for (const unsigned bytes : {16u, kPieceBytes - 16, kPieceBytes, kPieceBytes + 16,
+                                         86016u, 258048u, kBulkBytes - 16, kBulkBytes}) {
+                check_pieces(CopierKind::bulk, bytes, shares);
+            }
+        }
+    }
+    for (unsigned bytes = 16; bytes <= kBulkBytes; bytes += 16) {
+        const CopierPieces pieces = pieces_of(CopierKind::bulk, bytes);
+        REQUIRE((pieces.count - 1) * pieces.bytes < bytes);
+        REQUIRE(pieces.count * pieces.bytes >= bytes);
+        REQUIRE(pieces.bytes <= kPieceBytes);
+    }
+}
+
+TEST_CASE("rma: a full queue of the copier", "[rma]") {
+    Traffic traffic({kLimit, 2}, 1);
+    for (int lap = 0; lap < 3; ++lap) {
+        std::uint64_t posted = 0;
+        const std::uint64_t before = traffic.moves().posted();
+        while (traffic.try_copy_at(posted * 16, 16)) ++posted;
+        CHECK(posted >= kCopierSlots);
+        CHECK(traffic.moves().posted() == before + posted);
+        while (traffic.under_way() > 0) traffic.poll();
+        CHECK(traffic.moves().completed() == before + posted);
+    }
+}
+
 TEST_CASE("rma: the mover's copies are there when they are done", "[rma]") {
     const unsigned blocks = GENERATE(1u, 3u, kMostCopierBlocks);
     const std::uint64_t seed = std::random_device()();
@@ -170,7 +235,7 @@ TEST_CASE("rma: the mover's copies are there when they are done", "[rma]") {
     Traffic traffic({kLimit, blocks}, seed);
     Random random(seed);
     int refused = 0;
-    for (int i = 0; i < 1500; ++i) {
+    for (int i = 0; i < 3000; ++i) {
         // Now and then nothing for a while: the kernel leaves.
         const std::size_t most = i % 100 < 20 ? kLimit : i % 3 == 0 ? 40000 : 5000;
         if (!traffic.try_copy(most)) ++refused;
@@ -180,6 +245,7 @@ TEST_CASE("rma: the mover's copies are there when they are done", "[rma]") {
     }
     CHECK(refused > 0);
     CHECK(traffic.moves().posted() > 4 * kCopierSlots);
+    while (traffic.under_way() > 0) traffic.poll();
 }
 
 TEST_CASE("rma: what the copier leaves to the driver", "[rma]") {
