@@ -46,29 +46,17 @@ bool CopierLane::can_write(std::uint64_t target) const noexcept {
     return has_room(1) && (target & ~kCopierPayloadMask) == 0;
 }
 
-/// A block without a share of a command passes it, too, before its slot is used again.
 bool CopierLane::has_room(std::size_t commands) const noexcept {
-    const std::uint64_t passed = *std::min_element(passed_.begin(), passed_.begin() + blocks_);
-    return posted_ - passed + commands <= kCopierSlots;
-}
-
-CopierShares CopierLane::next_shares(unsigned pieces) noexcept {
-    const CopierShares shares = {first_share_, blocks_};
-    first_share_ = (first_share_ + pieces) % (blocks_ * kCopierWorkers);
-    return shares;
+    return posted_ - completed_ + commands <= kCopierSlots;
 }
 
 void CopierLane::post(CopierKind kind, std::uint64_t target, std::uint64_t value,
                       std::uint64_t source, std::size_t bytes) noexcept {
     const bool is_copy = kind == CopierKind::copy || kind == CopierKind::bulk;
     const std::uint64_t low = value & 0xffffffff;
-    const unsigned pieces = pieces_of(kind, static_cast<unsigned>(bytes)).count;
-    const Command command = {next_shares(pieces), pieces};
-    commands_[posted_ % kCopierSlots] = command;
-    const std::uint64_t payload[kCopierWords] = {target, is_copy ? source : low,
-                                                 bytes | static_cast<std::uint64_t>(kind)
-                                                             << kCopierKindShift,
-                                                 value >> kHalfBits | pack_shares(command.shares)};
+    const std::uint64_t payload[kCopierWords] = {
+        target, is_copy ? source : low,
+        bytes | static_cast<std::uint64_t>(kind) << kCopierKindShift, value >> kHalfBits};
     std::uint64_t* slot = memory_->slots[posted_ % kCopierSlots];
     const std::uint64_t tag = copier_tag(posted_);
     for (unsigned i = 0; i < kCopierWords; ++i) {
@@ -96,42 +84,8 @@ void CopierLane::write_word(std::uint64_t target, std::uint64_t value) {
     copier_->wake();
 }
 
-bool CopierLane::is_done(std::uint64_t number) const noexcept {
-    const Command& command = commands_[number % kCopierSlots];
-    for (unsigned block = 0; block < command.shares.blocks; ++block) {
-        if (passed_[block] <= number && takes_part(command.shares, command.pieces, block)) {
-            return false;
-        }
-    }
-    return true;
-}
-
 void CopierLane::poll() noexcept {
-    for (unsigned block = 0; block < blocks_; ++block) passed_[block] = load(done_[block]);
-    while (completed_ < posted_ && is_done(completed_)) ++completed_;
-}
-
-void CopierLane::let_in() noexcept {
-    passed_[blocks_] = posted_;
-    store(done_[blocks_], posted_);
-    ++blocks_;
-    first_share_ = 0;
-}
-
-void CopierLane::start_again() noexcept {
-    blocks_ = 1;
-    first_share_ = 0;
-    passed_[0] = completed_;
-    store(done_[0], completed_);
-    constexpr std::uint64_t kSharesMask =
-        (kCopierPayloadMask << kFirstShareShift) & kCopierPayloadMask;
-    for (std::uint64_t number = completed_; number < posted_; ++number) {
-        // What some blocks have done of it is done once more: nobody has been told.
-        Command& command = commands_[number % kCopierSlots];
-        command.shares = next_shares(command.pieces);
-        std::uint64_t& word = memory_->slots[number % kCopierSlots][kCopierWords - 1];
-        store(word, (word & ~kSharesMask) | pack_shares(command.shares));
-    }
+    completed_ = load(*done_);
 }
 
 Copier::Copier(const CopierOptions& options) : options_(options) {
@@ -146,7 +100,7 @@ Copier::Copier(const CopierOptions& options) : options_(options) {
     queue_ = static_cast<CopierQueue*>(memory);
     std::memset(memory, 0, sizeof(CopierQueue));
     moves_.memory_ = &queue_->moves;
-    moves_.done_ = queue_->moved;
+    moves_.done_ = &queue_->moved;
     deliveries_.memory_ = &queue_->deliveries;
     deliveries_.done_ = &queue_->delivered;
     cu::Result result = driver.module_load(&module_, gimlet_rma_copier_image);
@@ -184,10 +138,7 @@ void Copier::release() noexcept {
 }
 
 bool Copier::has_left() const noexcept {
-    for (unsigned block = 0; block < options_.blocks; ++block) {
-        if (load(queue_->gone[block]) != launches_) return false;
-    }
-    return true;
+    return load(queue_->gone) == launches_;
 }
 
 void Copier::poll() {
@@ -195,7 +146,6 @@ void Copier::poll() {
     const bool left = has_left();
     moves_.poll();
     deliveries_.poll();
-    if (!left) let_in();
     const bool has_work =
         moves_.completed_ < moves_.posted_ || deliveries_.completed_ < deliveries_.posted_;
     if (left && has_work) launch();
@@ -205,21 +155,7 @@ void Copier::wake() {
     if (has_left()) launch();
 }
 
-/// Blocks that have found room, in turn; without the others, all works as with fewer.
-void Copier::let_in() {
-    while (moves_.blocks_ < options_.blocks) {
-        const unsigned block = moves_.blocks_;
-        if (load(queue_->arrived[block]) != launches_) return;
-        moves_.let_in();
-        store(queue_->joined[block], launches_);
-    }
-}
-
 void Copier::launch() {
-    moves_.poll();
-    deliveries_.poll();
-    moves_.start_again();
-    deliveries_.start_again();
     unsigned long long number = launches_ + 1;
     unsigned idle_polls = kIdlePolls;
     void* arguments[] = {&queue_, &number, &idle_polls};

@@ -4,7 +4,6 @@
 // leaves when it has had nothing to do for some milliseconds, and is launched again.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -58,31 +57,15 @@ class CopierLane {
     friend class Copier;
     bool is_bulk(CopyEnds ends, std::uint64_t target, std::uint64_t source,
                  std::size_t bytes) const noexcept;
-    /// What is to be known of a command as long as it may be under way.
-    struct Command {
-        CopierShares shares;
-        unsigned pieces;
-    };
-
     bool has_room(std::size_t commands) const noexcept;
     void post(CopierKind kind, std::uint64_t target, std::uint64_t value, std::uint64_t source,
               std::size_t bytes) noexcept;
-    CopierShares next_shares(unsigned pieces) noexcept;
-    bool is_done(std::uint64_t number) const noexcept;
     void poll() noexcept;
-    /// One more block will carry out its shares of what comes.
-    void let_in() noexcept;
-    /// For a launch: all that is not done is for the first block.
-    void start_again() noexcept;
 
     Order order_;
     Copier* copier_;
     CopierLaneMemory* memory_ = nullptr;
-    std::uint64_t* done_ = nullptr;  ///< the kernel's counts, one a block
-    std::array<Command, kCopierSlots> commands_{};
-    std::array<std::uint64_t, kMostCopierBlocks> passed_{};  ///< by each block, as of the last poll
-    unsigned blocks_ = 1;                                    ///< that have been let in
-    unsigned first_share_ = 0;                               ///< of the next command
+    const std::uint64_t* done_ = nullptr;  ///< the kernel's count
     std::uint64_t posted_ = 0;
     std::uint64_t completed_ = 0;
 };
@@ -108,7 +91,6 @@ class Copier {
 
   private:
     void launch();
-    void let_in();
     void release() noexcept;
     bool has_left() const noexcept;
 

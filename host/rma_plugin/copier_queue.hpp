@@ -14,7 +14,7 @@ inline constexpr unsigned kCopierPayloadBits = 48;
 inline constexpr std::uint64_t kCopierPayloadMask = (std::uint64_t{1} << kCopierPayloadBits) - 1;
 
 /// Words of a command: target; source, or the value's low half; bytes and kind; the value's high
-/// half, first share and number of blocks.
+/// half, or, within the kernel, first share and number of blocks.
 enum class CopierKind : std::uint32_t {
     copy = 1,   ///< `bytes` from source to target, any alignment, at most kPlainBytes
     small = 2,  ///< the first `bytes` of the value, at most 8
@@ -33,7 +33,8 @@ inline constexpr unsigned kBulkAlignment = 16;       ///< of both addresses and 
 
 inline constexpr unsigned kCopierWorkers = 10;  ///< warps of a block that copy
 inline constexpr unsigned kCopierThreads = (kCopierWorkers + 3) * 32;
-inline constexpr unsigned kCopierEntries = 64;  ///< commands that a block has taken, at most
+inline constexpr unsigned kCopierEntries = 64;  ///< commands that a block's warps share, at most
+inline constexpr unsigned kMostPiecesOfOneBlock = 4;  ///< more are shared, if others are under way
 inline constexpr unsigned kCopierSharedBytes = kCopierWorkers * kPieceBytes + 4096;
 inline constexpr unsigned kMostCopierBlocks = 16;
 inline constexpr unsigned kCopierBatch = 8;  ///< commands that are taken at once, at most
@@ -44,20 +45,15 @@ struct CopierLaneMemory {
 };
 
 struct CopierQueue {
-    /// Carried out in any order. Each block sees all commands, and does its shares of them.
+    /// Carried out in any order.
     CopierLaneMemory moves;
-    /// By the first block: what is behind a word waits for it, and it for what is before it.
+    /// What is behind a word waits for it, and it for what is before it.
     CopierLaneMemory deliveries;
-    // Written by the CPU before a launch, or to let a block in; then by the kernel: the block's
-    // shares of all commands before this one are done, and everybody sees their effects.
-    alignas(128) std::uint64_t moved[kMostCopierBlocks];
-    alignas(128) std::uint64_t delivered;
-    // Written by the kernel: numbers of launches.
-    std::uint64_t leave;                                    ///< is about to end
-    alignas(128) std::uint64_t gone[kMostCopierBlocks];     ///< the block's last that has ended
-    alignas(128) std::uint64_t arrived[kMostCopierBlocks];  ///< the block's last that has begun
-    // Written by the CPU: the launch for which the block has been let in.
-    alignas(128) std::uint64_t joined[kMostCopierBlocks];
+    // Written by the kernel. Of each lane, all commands before this one are done, and everybody
+    // sees their effects.
+    alignas(128) std::uint64_t moved;
+    std::uint64_t delivered;
+    std::uint64_t gone;  ///< the last launch that has ended
 };
 
 /// Which use of its slot command `number` (from 0) is. Fresh memory has 0, which no command of the

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a copy becomes commands of the copier, and a command pieces. A piece is what one warp moves
-// at once; warps of all blocks take turns, beginning with the one that the command names.
+// at once; warps of all blocks take turns, beginning with the one that the first block names.
 #pragma once
 
 #include <algorithm>
@@ -84,12 +84,6 @@ constexpr unsigned first_piece(CopierShares shares, unsigned block, unsigned wor
     const unsigned count = shares.blocks * kCopierWorkers;
     if (block >= shares.blocks) return ~0u;
     return (worker * shares.blocks + block + count - shares.first) % count;
-}
-
-/// Whether a block has at least one of `pieces`.
-constexpr bool takes_part(CopierShares shares, unsigned pieces, unsigned block) {
-    if (block >= shares.blocks) return false;
-    return (block + shares.blocks - shares.first % shares.blocks) % shares.blocks < pieces;
 }
 
 }  // namespace gimlet::rma

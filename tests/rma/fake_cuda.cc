@@ -120,9 +120,7 @@ class CopierCommand {
     }
     bool is_word() const { return kind() == CopierKind::word; }
     /// Pieces of a block, worker by worker.
-    std::vector<unsigned> pieces_of_block(unsigned block) const {
-        const CopierShares shares = unpack_shares(words_[3]);
-        require(shares.blocks >= 1 && shares.blocks <= kMostCopierBlocks, "no block has a share");
+    std::vector<unsigned> pieces_of_block(CopierShares shares, unsigned block) const {
         std::vector<unsigned> pieces;
         for (unsigned worker = 0; worker < kCopierWorkers; ++worker) {
             for (unsigned piece = first_piece(shares, block, worker); piece < parts().count;
@@ -132,6 +130,7 @@ class CopierCommand {
         }
         return pieces;
     }
+    unsigned pieces() const { return parts().count; }
     void copy_piece(int device, unsigned piece) const {
         check(device);
         const std::uint64_t offset = std::uint64_t{piece} * parts().bytes;
@@ -249,73 +248,65 @@ class Stream {
         CopierCommand command;
         unsigned piece;
     };
-    /// A block of the copier that has found room.
-    struct Block {
-        unsigned index = 0;
-        bool is_in = false;
+    /// A launch of the copier.
+    struct Run {
         std::uint64_t next = 0;  // to be taken
+        std::uint64_t delivery = 0;
+        unsigned blocks = 1;  // that have found room
+        unsigned turn = 0;    // the share that begins the next command
         std::vector<Piece> pieces;
     };
 
-    /// As copier_kernel.cu does it, with little patience: blocks in any order, and the pieces of
-    /// each in any order. Blocks but the first come late, and some find no room until it leaves.
+    /// As copier_kernel.cu does it, with little patience: the pieces of all commands taken in any
+    /// order. Blocks but the first come late.
     void run_copier(const Work& work) {
         CopierQueue& queue = *work.queue;
-        std::vector<Block> blocks(work.blocks);
-        for (unsigned i = 0; i < work.blocks; ++i) blocks[i].index = i;
-        enter(queue, &blocks[0]);
-        const auto with_room = static_cast<unsigned>(1 + random_() % work.blocks);
-        std::uint64_t delivery = std::atomic_ref(queue.delivered).load(std::memory_order_acquire);
-        for (unsigned idle = (1 + random_() % 50) * work.blocks; idle > 0; --idle) {
-            Block& block = blocks[random_() % with_room];
-            if (!block.is_in) {
-                std::atomic_ref(queue.arrived[block.index])
-                    .store(work.launch, std::memory_order_release);
-                if (std::atomic_ref(queue.joined[block.index]).load(std::memory_order_acquire) ==
-                    work.launch) {
-                    enter(queue, &block);
-                }
-            }
-            const bool has_moved = move_some(queue, &block, true);
-            if (!deliver_some(queue, &delivery) && !has_moved) std::this_thread::yield();
+        Run run;
+        run.next = std::atomic_ref(queue.moved).load(std::memory_order_acquire);
+        run.delivery = std::atomic_ref(queue.delivered).load(std::memory_order_acquire);
+        for (unsigned idle = 1 + random_() % 50; idle > 0; --idle) {
+            if (run.blocks < work.blocks && random_() % 4 == 0) ++run.blocks;
+            const bool has_moved = move_some(queue, &run, true);
+            if (!deliver_some(queue, &run.delivery) && !has_moved) std::this_thread::yield();
         }
-        for (Block& block : blocks) {
-            while (move_some(queue, &block, false)) {
-            }
-            std::atomic_ref(queue.gone[block.index]).store(work.launch, std::memory_order_release);
+        while (move_some(queue, &run, false)) {
         }
+        std::atomic_ref(queue.gone).store(work.launch, std::memory_order_release);
     }
 
-    static void enter(CopierQueue& queue, Block* block) {
-        block->is_in = true;
-        block->next = std::atomic_ref(queue.moved[block->index]).load(std::memory_order_acquire);
+    void take_one(const CopierCommand& command, Run* run) {
+        const unsigned blocks = random_() % 4 == 0 ? 1 : run->blocks;
+        const CopierShares shares = {run->turn % (blocks * kCopierWorkers), blocks};
+        run->turn += command.pieces();
+        for (unsigned block = 0; block < blocks; ++block) {
+            for (const unsigned piece : command.pieces_of_block(shares, block)) {
+                run->pieces.push_back({run->next, command, piece});
+            }
+        }
+        ++run->next;
     }
 
     /// False: there was nothing.
-    bool move_some(CopierQueue& queue, Block* block, bool takes) {
-        if (!block->is_in) return false;
-        const std::uint64_t before = block->next;
-        for (std::size_t most = takes ? random_() % 8 : 0; most > 0; --most) {
+    bool move_some(CopierQueue& queue, Run* run, bool takes) {
+        const std::uint64_t before = run->next;
+        for (std::size_t most = takes ? random_() % (kCopierBatch + 1) : 0; most > 0; --most) {
             CopierCommand command;
-            if (block->pieces.size() >= kCopierEntries || !command.read(queue.moves, block->next)) {
+            if (run->pieces.size() >= kCopierEntries || !command.read(queue.moves, run->next)) {
                 break;
             }
-            for (const unsigned piece : command.pieces_of_block(block->index)) {
-                block->pieces.push_back({block->next, command, piece});
-            }
-            ++block->next;
+            take_one(command, run);
         }
-        std::vector<Piece>& pieces = block->pieces;
-        if (pieces.empty() && block->next == before) return false;
+        std::vector<Piece>& pieces = run->pieces;
+        if (pieces.empty() && run->next == before) return false;
         for (std::size_t count = random_() % (pieces.size() + 1); count > 0; --count) {
             Piece& piece = pieces[random_() % pieces.size()];
             piece.command.copy_piece(device_of(context_), piece.piece);
             piece = pieces.back();
             pieces.pop_back();
         }
-        std::uint64_t passed = block->next;
+        std::uint64_t passed = run->next;
         for (const Piece& piece : pieces) passed = std::min(passed, piece.number);
-        std::atomic_ref(queue.moved[block->index]).store(passed, std::memory_order_release);
+        std::atomic_ref(queue.moved).store(passed, std::memory_order_release);
         return true;
     }
 
