@@ -238,6 +238,13 @@ void Gpu::start_copier(const GpuOptions& options, std::uint64_t reachable) {
     int has_mps = 0;
     check_cuda(cuda_driver().device_get_attribute(&has_mps, cu::kAttributeMpsEnabled, device_),
                "cuDeviceGetAttribute");
+    if (has_mps == 0 && own_context_ != nullptr) {
+        log(LogLevel::warn, kNoRank,
+            "rma: GPU {} is used without MPS: the plugin's context and the application's take "
+            "turns, 2 ms a message; start MPS, or set GIMLET_RMA_CONTEXT=primary, where two "
+            "kernels that are queued behind each other may hang",
+            device_);
+    }
     using Use = GpuOptions::UseCopier;
     if (options.copier == Use::no || (options.copier == Use::automatic && has_mps == 0)) return;
     try {
