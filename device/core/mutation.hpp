@@ -116,6 +116,10 @@
     X(count_refusal_unsaid, "refusal", "kernels/dispatch_count", "a refusal is said")              \
     X(refusal_told_again, "refusal", "kernels/report_board", "only the first refusal is told")     \
     X(count_duplicate_accepted, "refusal", "kernels/dispatch_count", "an expert is named once")    \
+    X(count_alone_own_tokens, "rank-major expert-major", "kernels/dispatch_count",                 \
+      "a block that counts alone counts all tokens")                                               \
+    X(count_alone_no_sync, "rank-major+memory", "kernels/dispatch_count",                          \
+      "counts are told before they become ordinals")                                               \
     X(count_range_accepted, "refusal", "kernels/dispatch_count", "experts exist")                  \
     X(count_blocks_not_summed, "rank-major expert-major", "kernels/dispatch_count",                \
       "ordinals start behind the lower blocks")                                                    \

@@ -259,6 +259,24 @@ cudaError_t prepare_dispatch() {
     return cudaSuccess;
 }
 
+namespace {
+
+/// Up to so many steps of a count warp take no longer than an exchange of counts: 3 us on an H200.
+constexpr std::int32_t kStepsAlone = 2;
+/// Fewer have little to exchange, and small devices go both ways.
+constexpr std::int32_t kLeastBlocksAlone = 3;
+
+/// Whether every block counts all of the rank's tokens.
+device::CountRange count_range(const DispatchArgs& args) {
+    const KernelShape& shape = args.exchange.shape;
+    const std::int32_t tokens_a_step = 32 >> bits_for(args.exchange.topk);
+    const bool few = args.token_count <= kStepsAlone * tokens_a_step * shape.count_warps;
+    return few && shape.block_count >= kLeastBlocksAlone ? device::CountRange::rank
+                                                         : device::CountRange::block;
+}
+
+}  // namespace
+
 cudaError_t launch_dispatch(const DispatchArgs& args, cudaStream_t stream) {
     const ExchangeArgs& exchange = args.exchange;
     const KernelShape& shape = exchange.shape;
@@ -268,14 +286,17 @@ cudaError_t launch_dispatch(const DispatchArgs& args, cudaStream_t stream) {
     // Channels of equal size: a block's tokens are those of its copy warps.
     if (has_channels(reach))
         per_block = (per_block + shape.copy_warps - 1) / shape.copy_warps * shape.copy_warps;
+    const device::CountRange range = count_range(args);
+    const std::int32_t counted = range == device::CountRange::rank ? args.token_count : per_block;
     const device::DispatchKernelArgs kernel_args{
         args,
         DispatchSharedLayout::build(shape, exchange.peers.rank_count, exchange.experts.expert_count,
                                     exchange.layout, exchange.rail, exchange.stream),
         ExpertLookup::from(exchange.experts),
         per_block,
-        (per_block + shape.count_warps - 1) / shape.count_warps,
-        bits_for(exchange.topk)};
+        (counted + shape.count_warps - 1) / shape.count_warps,
+        bits_for(exchange.topk),
+        range};
     const auto kernel = reach == Reach::stream ? device::dispatch_kernel<Reach::stream>
                         : reach == Reach::rail ? device::dispatch_kernel<Reach::rail>
                         : reach == Reach::gin  ? device::dispatch_kernel<Reach::gin>

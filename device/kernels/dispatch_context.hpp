@@ -35,6 +35,10 @@ GIMLET_DEVICE bool has_tag(std::uint64_t word, std::uint64_t epoch) {
 /// known, and their slots are written by its own block.
 inline constexpr std::int32_t kOwnTokensPerWarp = 2;
 
+/// Whose tokens the count warps of a block count. `rank`: every block counts all of the rank's
+/// tokens, which for a few is faster than an exchange of counts between the blocks.
+enum class CountRange : std::int32_t { block, rank };
+
 /// What the kernel gets: the caller's arguments, and what the host worked out from them once.
 struct DispatchKernelArgs {
     DispatchArgs args;
@@ -43,6 +47,7 @@ struct DispatchKernelArgs {
     std::int32_t tokens_per_block;
     std::int32_t tokens_per_warp;  ///< of the count warps
     std::int32_t group_bits;       ///< log2 of the lanes that look at one token: at least K
+    CountRange count_range;
 };
 
 /// One block's view of a running dispatch: its pointers into shared memory, its tokens, its epoch.
@@ -78,6 +83,7 @@ struct DispatchContext {
     std::int32_t tokens_per_block;
     std::int32_t tokens_per_warp;
     std::int32_t group_bits;
+    CountRange count_range;
 
     GIMLET_DEVICE explicit DispatchContext(const DispatchKernelArgs& k)
         : args(k.args),
@@ -111,6 +117,7 @@ struct DispatchContext {
         tokens_per_block = k.tokens_per_block;
         tokens_per_warp = k.tokens_per_warp;
         group_bits = k.group_bits;
+        count_range = k.count_range;
         const std::int32_t begin = block_index() * k.tokens_per_block;
         token_begin = begin < args.token_count ? begin : args.token_count;
         token_end = begin + k.tokens_per_block;
@@ -121,6 +128,10 @@ struct DispatchContext {
     /// Tokens of one copy warp, where it has a channel.
     GIMLET_DEVICE std::int32_t tokens_per_channel() const {
         return tokens_per_block / exchange.shape.copy_warps;
+    }
+    GIMLET_DEVICE bool counts_alone() const { return count_range == CountRange::rank; }
+    GIMLET_DEVICE bool is_own_token(std::int32_t token) const {
+        return token >= token_begin && token < token_end;
     }
     /// Tokens of each block, from its first, that its own copy warps move; the others are drawn.
     GIMLET_DEVICE std::int32_t own_copy_tokens() const {

@@ -5,7 +5,8 @@
 #include "device/sync/signal_shadow.hpp"
 
 // Phase 1 of a fresh dispatch: every block counts its own tokens, the blocks exchange counts
-// through local memory, and block p sends this rank's count row to peer p (p, p + blocks, ...).
+// through local memory, and block p sends this rank's count row to peer p (p, p + blocks, ...). Of
+// a few tokens every block counts all.
 namespace gimlet::device {
 
 struct TokenRange {
@@ -13,15 +14,16 @@ struct TokenRange {
     std::int32_t end;
 };
 
-/// The part of the block's tokens that count warp `warp` owns; empty for the other warps.
+/// The part of the tokens which the block counts that count warp `warp` owns; empty for the other
+/// warps.
 template <Reach R>
 GIMLET_DEVICE TokenRange warp_tokens(const DispatchContext<R>& ctx, std::int32_t warp) {
-    TokenRange range{ctx.token_begin + warp * ctx.tokens_per_warp,
-                     ctx.token_begin + (warp + 1) * ctx.tokens_per_warp};
-    if (range.begin > ctx.token_end || warp >= ctx.exchange.shape.count_warps)
-        range.begin = ctx.token_end;
-    if (range.end > ctx.token_end || warp >= ctx.exchange.shape.count_warps)
-        range.end = ctx.token_end;
+    const bool alone = ctx.counts_alone() && !mutated(Mutant::count_alone_own_tokens);
+    const std::int32_t first = alone ? 0 : ctx.token_begin;
+    const std::int32_t end = alone ? ctx.args.token_count : ctx.token_end;
+    TokenRange range{first + warp * ctx.tokens_per_warp, first + (warp + 1) * ctx.tokens_per_warp};
+    if (range.begin > end || warp >= ctx.exchange.shape.count_warps) range.begin = end;
+    if (range.end > end || warp >= ctx.exchange.shape.count_warps) range.end = end;
     return range;
 }
 
@@ -39,23 +41,23 @@ struct TokenGroups {
     }
 };
 
-/// The lane's choice in some consecutive steps of TokenGroups::count tokens. -1: masked, lane
-/// beyond K, or no token; below -1 or at least E: a fault.
+/// The lane's choice in some consecutive steps of TokenGroups::count tokens, as it was loaded. -1:
+/// masked, lane beyond K, or no token.
 inline constexpr std::int32_t kStepsAhead = 4;
 struct TokenBatch {
-    std::int32_t expert[kStepsAhead];
+    std::int64_t raw[kStepsAhead];
 
-    /// expert[i] by selection: an index would move the array out of registers.
-    GIMLET_DEVICE std::int32_t at(std::int32_t i) const {
-        std::int32_t value = expert[0];
+    /// raw[i] by selection: an index would move the array out of registers.
+    GIMLET_DEVICE std::int64_t at(std::int32_t i) const {
+        std::int64_t value = raw[0];
         GIMLET_UNROLL
-        for (std::int32_t j = 1; j < kStepsAhead; ++j) value = i == j ? expert[j] : value;
+        for (std::int32_t j = 1; j < kStepsAhead; ++j) value = i == j ? raw[j] : value;
         return value;
     }
 };
 
 /// Loads the choices of the steps that start at token `first`, of tokens below `end`; all loads are
-/// in flight together.
+/// in flight together, and nobody looks at them here.
 template <Reach R>
 GIMLET_DEVICE TokenBatch load_choices(const DispatchContext<R>& ctx, const TokenGroups& groups,
                                       std::int32_t first, std::int32_t end) {
@@ -64,13 +66,18 @@ GIMLET_DEVICE TokenBatch load_choices(const DispatchContext<R>& ctx, const Token
     for (std::int32_t i = 0; i < kStepsAhead; ++i) {
         const std::int32_t token = first + i * groups.count + groups.group;
         const bool mine = token < end && groups.choice < ctx.exchange.topk;
-        const std::int64_t raw = mine ? ctx.raw_expert(token, groups.choice) : -1;
-        const bool odd = raw < -1 || raw >= ctx.experts.expert_count;
-        batch.expert[i] = odd                   ? mutate(Mutant::count_range_accepted, -2, -1)
-                          : ctx.is_dropped(raw) ? -1
-                                                : static_cast<std::int32_t>(raw);
+        batch.raw[i] = mine ? ctx.raw_expert(token, groups.choice) : -1;
     }
     return batch;
+}
+
+/// The expert of a loaded choice, -1 = masked (or on an excluded rank), below: a fault.
+template <Reach R>
+GIMLET_DEVICE std::int32_t checked_expert(const DispatchContext<R>& ctx, std::int64_t raw) {
+    const bool odd = raw < -1 || raw >= ctx.experts.expert_count;
+    return odd                   ? mutate(Mutant::count_range_accepted, -2, -1)
+           : ctx.is_dropped(raw) ? -1
+                                 : static_cast<std::int32_t>(raw);
 }
 
 /// Calls `visit(token, expert)` for each step of `range`: `token` is the lane's, `expert` its
@@ -87,7 +94,7 @@ GIMLET_DEVICE void visit_tokens(const DispatchContext<R>& ctx, const TokenGroups
             batch = load_choices(ctx, groups, begin, range.end);
             step = 0;
         }
-        visit(begin + groups.group, batch.at(step));
+        visit(begin + groups.group, checked_expert(ctx, batch.at(step)));
     }
 }
 
@@ -177,8 +184,9 @@ GIMLET_DEVICE void publish_block_counts(const DispatchContext<R>& ctx) {
     }
 }
 
-/// Fills block_counts and warp_keys (both zero before) from this block's tokens and publishes the
-/// counts. `first` holds the choices of the warp's first tokens. Contains block barriers.
+/// Fills block_counts and warp_keys (both zero before) from the block's tokens, or the rank's, and
+/// publishes the counts of its own. `first` holds the choices of the warp's first tokens. Contains
+/// block barriers.
 template <Reach R>
 GIMLET_DEVICE void count_tokens(const DispatchContext<R>& ctx, const TokenBatch& first) {
     const std::int32_t warp = warp_index();
@@ -193,6 +201,7 @@ GIMLET_DEVICE void count_tokens(const DispatchContext<R>& ctx, const TokenBatch&
                  });
     if (fault && lane_index() == 0) ctx.fail_block();
     block_sync();
+    if (ctx.counts_alone()) return;
     publish_block_counts(ctx);
     block_sync();  // what was published is about to become ordinals
 }
@@ -337,6 +346,41 @@ GIMLET_DEVICE std::uint64_t* count_row_out(const DispatchContext<R>& ctx, std::i
                          : ctx.peers.local + count_send_offset(ctx, peer));
 }
 
+/// Writes word `index` of the count row of `peer`: with the refusal, if this rank refuses and says
+/// so for the first time.
+template <Reach R>
+GIMLET_DEVICE void write_count(const DispatchContext<R>& ctx, std::int32_t peer, std::int32_t index,
+                               std::int32_t value, bool refused) {
+    if (refused && !ctx.tells_refusal()) return;
+    const bool says = refused && !mutated(Mutant::count_refusal_unsaid);
+    store_relaxed<Scope::system>(
+        count_row_out(ctx, peer) + index,
+        tagged(ctx.epoch, static_cast<std::uint32_t>(value) | (says ? kRefused : 0u)));
+}
+
+/// sum_counts of a block that has counted all of the rank's tokens: it waits for nobody. Contains
+/// a block barrier.
+template <Reach R>
+GIMLET_DEVICE bool tell_counts(const DispatchContext<R>& ctx) {
+    const std::int32_t words = ctx.peers.rank_count + ctx.peers.shape.expert_words;
+    const bool refused = *ctx.verdict != 0;
+    GIMLET_ROLLED
+    for (std::int32_t task = thread_index(); task < served_count(ctx) * words;
+         task += block_threads()) {
+        const std::int32_t peer = served_peer(ctx, task / words);
+        if (ctx.excluded(peer)) continue;
+        const std::int32_t index = 1 + task % words;
+        const std::int32_t word = source_word(ctx, peer, index);
+        write_count(ctx, peer, index, word < 0 ? 0 : block_count_word(ctx, word), refused);
+    }
+    // What was told is about to become ordinals.
+    if (!mutated(Mutant::count_alone_no_sync)) block_sync();
+    GIMLET_ROLLED
+    for (std::int32_t key = thread_index(); key < ctx.key_total_count(); key += block_threads())
+        start_ordinals(ctx, key, 0);
+    return !refused;
+}
+
 /// Sums over the blocks, all side by side: words for the peers that this block serves, and the
 /// ordinals of this block's own tokens. Returns false if a wait failed or a block found a fault;
 /// then the words carry the refusal, so that peers leave at once instead of at their deadline.
@@ -369,13 +413,8 @@ GIMLET_DEVICE bool sum_counts(const DispatchContext<R>& ctx) {
         const bool refused = group_any(sum.refused || sum.status != WaitStatus::ok);
         good = good && !refused;
         if (lane_index() % kShare != 0 || task >= tasks || skip) continue;
-        if (send && refused && !ctx.tells_refusal()) continue;
         if (send) {
-            store_relaxed<Scope::system>(
-                count_row_out(ctx, peer) + index,
-                tagged(ctx.epoch,
-                       static_cast<std::uint32_t>(value) |
-                           (refused && !mutated(Mutant::count_refusal_unsaid) ? kRefused : 0u)));
+            write_count(ctx, peer, index, value, refused);
         } else {
             start_ordinals(ctx, task - sends, value);
         }
@@ -439,7 +478,8 @@ GIMLET_DEVICE void put_count_rows(const DispatchContext<R>& ctx) {
 /// Block-uniform: false = refused.
 template <Reach R>
 GIMLET_DEVICE bool send_counts(const DispatchContext<R>& ctx) {
-    const bool good = ctx.args.mode != RoutingMode::fresh || sum_counts(ctx);
+    const bool good = ctx.args.mode != RoutingMode::fresh ||
+                      (ctx.counts_alone() ? tell_counts(ctx) : sum_counts(ctx));
     const bool all_good = block_all(good && *ctx.verdict == 0);
     if constexpr (!is_lsa_only(R)) {
         if (all_good || ctx.tells_refusal()) put_count_rows(ctx);

@@ -129,7 +129,7 @@ GIMLET_DEVICE void assign_step(const DispatchContext<R>& ctx, const TokenGroups&
                            ctx.key_chunk[choice.key] + ordinal / ctx.exchange.chunk_rows};
         }
     }
-    if (token < end && groups.choice < ctx.exchange.topk) {
+    if (token < end && ctx.is_own_token(token) && groups.choice < ctx.exchange.topk) {
         const std::int64_t at =
             static_cast<std::int64_t>(token) * ctx.exchange.topk + groups.choice;
         ctx.args.routing.slots[at] = ref;
@@ -143,6 +143,7 @@ template <Reach R>
 GIMLET_DEVICE void note_dropped(const DispatchContext<R>& ctx, const TokenRange& range) {
     GIMLET_ROLLED
     for (std::int32_t token = range.begin + lane_index(); token < range.end; token += kWarpSize) {
+        if (!ctx.is_own_token(token)) continue;
         std::uint32_t dropped = 0;
         GIMLET_ROLLED
         for (std::int32_t k = 0; k < ctx.exchange.topk; ++k) {
