@@ -216,6 +216,7 @@ class TokenFeed {
         : ctx_(ctx), known_(own.count / own.pieces) {
         held_ = lane_index() < known_ ? own.first_token + lane_index() * own.stride : kNone;
         own_ = known_;
+        ended_ = ctx.own_copy_tokens() == ctx.tokens_per_block;  // nothing to draw
         draw_ahead();
     }
     /// The warp's `i`-th token, kNone behind the last. At most a warp's width back from the newest.
