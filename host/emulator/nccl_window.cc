@@ -105,6 +105,8 @@ ncclResult_t ncclMemFree(void* ptr) {
     }
     if (memory == nullptr)
         return fail(nullptr, ncclInvalidArgument, "ncclMemFree: %p is not from ncclMemAlloc", ptr);
+    // The world's lock before the engine's, as everywhere: who gives up a communicator holds both.
+    const std::lock_guard lock(world.mutex);
     world.engine.locked([&] {
         world.drop_of_the_dead(memory->base, memory->bytes);
         const std::string busy = world.network.find_unfinished(memory->base, memory->bytes);
@@ -114,7 +116,6 @@ ncclResult_t ncclMemFree(void* ptr) {
         }
         // After an abort, whose kernels may still run into their deadlines, the window is gone and
         // the memory stays until they end.
-        const std::lock_guard lock(world.mutex);
         for (const ncclWindow_vidmem* window : world.live_windows) {
             if (window->bases[static_cast<std::size_t>(window->rank)] != memory->base) continue;
             const std::string user = world.engine.user_of(window);
