@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "device/core/memory_scope.hpp"
+#include "device/core/mutation.hpp"
 #include "device/core/platform.hpp"
 #if GIMLET_EMULATED
 #include "device/core/emulated_memory.hpp"
@@ -122,7 +123,7 @@ GIMLET_DEVICE void fence_acq_rel() {
 /// acquire and before a bulk load of what it made visible; after ordinary stores and before a bulk
 /// copy that reads or overwrites them.
 GIMLET_DEVICE void fence_proxy_async() {
-    machine::fence_proxy_async();
+    if (!mutated(Mutant::proxy_fence_dropped)) machine::fence_proxy_async();
 }
 
 /// The same for this block's shared memory only: after writing a slot with ordinary stores, before

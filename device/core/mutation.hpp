@@ -15,7 +15,7 @@
 
 // X(name, scenarios of `gimlet sim` that should notice, file below device/, rule that it breaks).
 // A scenario with +memory runs with stale loads and race detection, one with +late completes
-// operations late at their sender.
+// operations late at their sender, in one with +far they arrive long after that.
 #define GIMLET_MUTANTS(X)                                                                          \
     X(grid_no_wait, "grid gpu", "sync/grid_barrier", "waits for all blocks")                       \
     X(grid_one_short, "grid gpu", "sync/grid_barrier",                                             \
@@ -247,10 +247,10 @@
     X(stream_end_of_last_step, "stream", "kernels/stream_dispatch", "an end belongs to its step")  \
     X(stream_header_not_fenced, "stream+memory", "kernels/stream_dispatch",                        \
       "a proxy fence between header and bulk store")                                               \
+    X(proxy_fence_dropped, "stream+memory", "core/memory",                                         \
+      "a proxy fence on the way from a bulk store to another rank's bulk load")                    \
     X(stream_slot_not_read, "stream+memory", "kernels/stream_dispatch",                            \
       "a slot is loaded again once its stores have read it")                                       \
-    X(stream_load_not_fenced, "stream+memory", "kernels/stream_dispatch",                          \
-      "a proxy fence between acquire and bulk load")                                               \
     X(stream_waits_unreleased, "stream", "kernels/stream_combine",                                 \
       "a receiver that waits for rows has given back what it read")                                \
     X(stream_released_early, "stream+memory", "kernels/stream_combine",                            \
@@ -291,16 +291,12 @@
       "the ready word is a release")                                                               \
     X(combine_ready_not_acquired, "rank-major+memory expert-major+memory", "kernels/combine",      \
       "the ready word is acquired")                                                                \
-    X(combine_no_proxy_fence, "rank-major+memory expert-major+memory", "kernels/combine",          \
-      "a proxy fence before bulk loads of acquired rows")                                          \
     X(combine_chunk_no_proxy_fence, "rank-major+memory expert-major+memory", "kernels/combine",    \
       "a proxy fence before bulk loads of pushed rows")                                            \
     X(rail_count_not_handed_on, "hybrid", "kernels/hybrid_dispatch",                               \
       "every member gets the count row")                                                           \
     X(rail_count_not_awaited, "hybrid", "kernels/hybrid_dispatch",                                 \
       "a count row is here before it is handed on")                                                \
-    X(rail_count_relaxed, "hybrid+memory", "kernels/hybrid_dispatch",                              \
-      "a header that is handed on is a release")                                                   \
     X(rail_count_shadow_stays, "hybrid", "kernels/hybrid_dispatch",                                \
       "each step expects new count rows")                                                          \
     X(rail_publishes_one_early, "hybrid", "kernels/hybrid_dispatch",                               \
@@ -329,7 +325,7 @@
       "sums are here before they are read")                                                        \
     X(home_row_summed_twice, "hybrid", "kernels/hybrid_combine", "one sum a team")                 \
     X(home_weight_dropped, "hybrid", "kernels/hybrid_combine", "forwarders weight the rows")       \
-    X(home_tail_not_awaited, "hybrid", "kernels/hybrid_combine",                                   \
+    X(home_tail_not_awaited, "hybrid+far", "kernels/hybrid_combine",                               \
       "a step ends when all its sums are home")                                                    \
     X(home_tail_not_settled, "hybrid", "kernels/hybrid_combine", "each step expects new tails")    \
     X(home_ready_shadow_stays, "hybrid", "kernels/hybrid_combine",                                 \

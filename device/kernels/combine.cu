@@ -177,7 +177,7 @@ GIMLET_DEVICE void load_tokens(const CombineContext<R>& ctx, const CombineRing& 
     LaneRow next = first;
     // Rows that peers wrote were acquired by generic loads; the bulk loads below read through the
     // async proxy.
-    if (!mutated(Mutant::combine_no_proxy_fence)) fence_proxy_async();
+    fence_proxy_async();
     if constexpr (R == Reach::rail) load_pairs(ctx, ring, cursor);
     GIMLET_ROLLED
     for (std::int32_t token = ring.first_token; token < ctx.args.token_count;

@@ -35,11 +35,7 @@ GIMLET_DEVICE void hand_on_count_row(const RailDispatch& ctx, std::int32_t team)
         // Release: the source's reads of the steps before, which its signal told, are over for the
         // member too.
         auto* const header = peer_word<std::uint64_t>(ctx.peers, lsa_member(ctx.peers, i), offset);
-        if (mutated(Mutant::rail_count_relaxed)) {
-            store_relaxed<Scope::system>(header, row[0]);
-        } else {
-            store_release<Scope::system>(header, row[0]);
-        }
+        store_release<Scope::system>(header, row[0]);
     }
 }
 

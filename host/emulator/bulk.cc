@@ -178,7 +178,8 @@ void BulkEngine::move_load(BulkCopy& copy, Rng& rng) {
     copy.written += piece;
     MBarrier& barrier = barriers_[copy.cta][copy.barrier];
     if (Watch* const watching = watch()) {
-        watching->age_copy(copy.agent, copy.source + at, copy.destination + at, piece);
+        watching->age_copy(copy.agent, copy.source + at, copy.destination + at, piece,
+                           Watch::From::global);
         if (copy.written == copy.bytes) {
             watching->agent_release(copy.agent, barrier.address, Watch::Gives::itself);
         }
@@ -193,7 +194,12 @@ void BulkEngine::read_store(BulkCopy& copy, Rng& rng) {
     const uint32_t at = copy.backwards ? copy.bytes - copy.read - piece : copy.read;
     std::memcpy(copy.staged.data() + at, copy.source + at, piece);
     copy.read += piece;
-    if (Watch* const watching = watch(); watching != nullptr && copy.read == copy.bytes) {
+    Watch* const watching = watch();
+    if (watching != nullptr) {
+        watching->age_copy(copy.read_agent, copy.source + at, copy.staged.data() + at, piece,
+                           Watch::From::shared);
+    }
+    if (watching != nullptr && copy.read == copy.bytes) {
         if (copy.issuer != nullptr) {
             watching->agent_release(copy.read_agent, &copy.issuer->bulk.read_waited_group,
                                     Watch::Gives::itself);
@@ -208,7 +214,12 @@ void BulkEngine::write_store(BulkCopy& copy, Rng& rng) {
     const uint32_t piece = piece_of(copy, copy.read - copy.written, split, rng);
     if (copy.slow) copy.patience = static_cast<uint32_t>(rng.below(kPatienceMax / 4));
     const uint32_t at = copy.backwards ? copy.bytes - copy.written - piece : copy.written;
+    Watch* const watching = watch();
+    std::vector<std::byte> before;
+    if (watching != nullptr) before.assign(copy.destination + at, copy.destination + at + piece);
     std::memcpy(copy.destination + at, copy.staged.data() + at, piece);
+    if (watching != nullptr)
+        watching->agent_stored(copy.agent, copy.destination + at, piece, before.data());
     copy.written += piece;
     if (copy.issuer != nullptr && copy.issuer->bulk.waiting) core_.wake(copy.issuer);
 }

@@ -241,7 +241,8 @@ bool GinNetwork::step_rested(Rng& rng) {
 bool GinNetwork::step(Rng& rng) {
     if (active_.empty()) return false;
     const FaultPlan& faults = engine_.options().faults;
-    if (faults.delay_min_ns > 0 || faults.delay_mean_ns > 0 || faults.late_completion_chance > 0)
+    if (faults.delay_min_ns > 0 || faults.delay_mean_ns > 0 || faults.late_completion_chance > 0 ||
+        faults.late_arrival_chance > 0)
         return step_rested(rng);
     for (int i = 0; i < kMovesPerStep && !active_.empty(); ++i) {
         GinQueue& queue = *active_[rng.below(active_.size())];
@@ -383,7 +384,12 @@ void GinNetwork::complete_locally(GinQueue& queue, GinOp& op) {
     if (has_source) check_source(queue, op, 0, op.bytes);
     op.local_done = true;
     // The sender goes on now: the rest of the journey may take long.
-    if (!op.delivered || !op.signalled) op.patience = draw_patience();
+    if (!op.delivered || !op.signalled) {
+        op.patience = draw_patience();
+        const double late = engine_.options().faults.late_arrival_chance;
+        if (late > 0 && engine_.rng().chance(late))
+            op.ready_ns = engine_.now_ns() + draw_lateness();
+    }
     while (queue.local_below < queue.issued && queue.at(queue.local_below).local_done) {
         queue.slots_used -= queue.at(queue.local_below).slots;
         queue.local_below += 1;
@@ -510,6 +516,14 @@ std::string GinNetwork::find_unfinished(const char* begin, size_t bytes) const {
 std::string GinNetwork::find_unfinished(const GinQueue& queue) const {
     for (const GinOp& op : queue.ops) {
         if (!op.delivered || !op.signalled) return text(queue, op);
+    }
+    return {};
+}
+
+std::string GinNetwork::find_unfinished() const {
+    for (const GinQueue* queue : filled_) {
+        std::string found = find_unfinished(*queue);
+        if (!found.empty()) return found;
     }
     return {};
 }

@@ -117,6 +117,7 @@ class GinNetwork {
     std::string find_unfinished(const char* begin, size_t bytes) const;
     /// Text of an unfinished operation of this queue; empty if there is none.
     std::string find_unfinished(const GinQueue& queue) const;
+    std::string find_unfinished() const;  ///< of any queue
     bool signal_in_flight(const uint64_t* word) const;
     bool counter_in_flight(const uint64_t* word) const;
     /// Gives up operations of `sender` (kAnybody: of all) that touch this memory, whose owner has

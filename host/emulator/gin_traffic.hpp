@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace gimlet::emu {
 
@@ -15,5 +16,9 @@ struct GinTraffic {
 
 /// Only ever counts up; whoever wants to know about one run sets it to zero before.
 GinTraffic& gin_traffic();
+
+/// An operation of this world that has been issued and has not arrived, in words; empty if there is
+/// none. Call it where no rank is issuing any.
+std::string gin_on_its_way();
 
 }  // namespace gimlet::emu

@@ -13,6 +13,7 @@
 #include <unordered_set>
 
 #include "host/emulator/core.hpp"
+#include "host/emulator/gin_traffic.hpp"
 #include "host/emulator/memory.hpp"
 
 namespace gimlet::emu::nccl {
@@ -395,3 +396,14 @@ ncclResult_t map_window(ncclComm* comm, ncclWindow_vidmem* window, uint32_t roun
 }
 
 }  // namespace gimlet::emu::nccl
+
+namespace gimlet::emu {
+
+std::string gin_on_its_way() {
+    nccl::World& world = nccl::World::get();
+    std::string found;
+    world.engine.locked([&] { found = world.network.find_unfinished(); });
+    return found;
+}
+
+}  // namespace gimlet::emu

@@ -32,6 +32,8 @@ struct FaultPlan {
     double split_chance = 0.25;   ///< a bulk copy or put moves a piece instead of all that is left
     double late_completion_chance = 0;     ///< a put or signal that has arrived is complete at its
                                            ///< sender (counter, flush) only much later
+    double late_arrival_chance = 0;        ///< a put or signal that is complete at its sender
+                                           ///< arrives only much later
     double duplicate_doorbell_chance = 0;  ///< a doorbell comes a second time, later: operations
                                            ///< that are held back may go early
     int stall_rank = -1;                   ///< rank whose CTA `stall_block` does not run ...

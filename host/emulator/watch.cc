@@ -381,12 +381,15 @@ void Watch::push_store(Person& person, Word& word, uint64_t value, bool keeps_ch
         }
         if (!merged) store.chain.push_back(message);
     }
-    word.stores.push_back(std::move(store));
-    if (word.stores.size() > kHistoryMax) {
-        word.stores.pop_front();
-        ++word.first;
-    }
+    keep(word, std::move(store));
     word.seen[person.slot] = word.newest();
+}
+
+void Watch::keep(Word& word, Store store) {
+    word.stores.push_back(std::move(store));
+    if (word.stores.size() <= kHistoryMax) return;
+    word.stores.pop_front();
+    ++word.first;
 }
 
 void Watch::store(void* address, uint32_t bytes, uint64_t value, dev::Ordering ordering,
@@ -655,10 +658,11 @@ void Watch::end_agent(AgentId id) {
     free_agents_.push_back(id);
 }
 
-void Watch::age_copy(AgentId id, const void* source, void* destination, size_t bytes) {
+void Watch::age_copy(AgentId id, const void* source, void* destination, size_t bytes, From from) {
     if (id == kNoAgent || !options_.stale_loads || words_.empty()) return;
     const Agent& agent = *agents_[id];
     const Knowledge knows{agent.knows.get(), &agent.learned};
+    const Part part = from == From::shared ? Part::bulk_shared : Part::bulk_global;
     const uintptr_t begin = reinterpret_cast<uintptr_t>(source);
     for (uintptr_t at = begin; at < begin + bytes; at += 4) {
         const auto found = words_.find(at);
@@ -668,13 +672,34 @@ void Watch::age_copy(AgentId id, const void* source, void* destination, size_t b
         if (word.stores.empty() || word.stores.back().value != now) continue;
         if (at + word.bytes > begin + bytes) continue;
         uint64_t number = word.newest();
-        while (number > word.first &&
-               knows.at(Part::bulk_global, word.at(number).slot) < word.at(number).time &&
+        while (number > word.first && knows.at(part, word.at(number).slot) < word.at(number).time &&
                (core_.choosing() ? core_.choose(2) == 1 : core_.rng.chance(kStaleChance))) {
             --number;
         }
         std::memcpy(static_cast<std::byte*>(destination) + (at - begin), &word.at(number).value,
                     word.bytes);
+    }
+}
+
+// Only words that somebody has looked at have an old value to be left with.
+void Watch::agent_stored(AgentId id, const void* address, size_t bytes, const void* before) {
+    if (id == kNoAgent || !options_.stale_loads || words_.empty()) return;
+    const Agent& agent = *agents_[id];
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(address);
+    for (uintptr_t at = begin; at < begin + bytes; at += 4) {
+        const auto found = words_.find(at);
+        if (found == words_.end()) continue;
+        Word& word = found->second;
+        if (at + word.bytes > begin + bytes || word.stores.empty()) continue;
+        const auto* const old = static_cast<const std::byte*>(before) + (at - begin);
+        if (word.stores.back().value != read_memory(old, word.bytes)) continue;
+        Store store;
+        store.value = read_memory(reinterpret_cast<const void*>(at), word.bytes);
+        store.slot = agent.slot;
+        store.time = agent.time;
+        store.seen_by_all_at =
+            accesses_ + (core_.choosing() ? kStaleAccessMax : core_.rng.below(kStaleAccessMax));
+        keep(word, std::move(store));
     }
 }
 

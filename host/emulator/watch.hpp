@@ -108,8 +108,11 @@ class Watch {
     void agent_joins(AgentId agent, AgentId other);
     void agent_joins(AgentId agent, const void* token);
     void end_agent(AgentId agent);
-    /// For a bulk load: bytes that were copied from memory may be older than memory.
-    void age_copy(AgentId agent, const void* source, void* destination, size_t bytes);
+    /// For a bulk copy: bytes that were copied from memory may be older than memory.
+    enum class From { global, shared };
+    void age_copy(AgentId agent, const void* source, void* destination, size_t bytes, From from);
+    /// For a bulk store: memory has these bytes now, for those who know of the copy.
+    void agent_stored(AgentId agent, const void* address, size_t bytes, const void* before);
 
     /// Memory that is freed or reused.
     void forget_memory(const void* address, size_t bytes);
@@ -140,6 +143,7 @@ class Watch {
     void read_store(Person& person, Word& word, uint64_t number, dev::Ordering ordering);
     void push_store(Person& person, Word& word, uint64_t value, bool keeps_chain,
                     dev::Ordering ordering);
+    static void keep(Word& word, Store store);
     bool includes(const Message& message, const Person& person, uint8_t scope) const;
     bool watches_memory(const void* address, size_t bytes);
     bool is_shared(const void* address) const;

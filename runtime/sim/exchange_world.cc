@@ -12,6 +12,7 @@
 #include "host/cuda/buffer.hpp"
 #include "host/cuda/stream.hpp"
 #include "host/emulator/engine.hpp"
+#include "host/emulator/gin_traffic.hpp"
 #include "runtime/exchange.hpp"
 #include "runtime/reference.hpp"
 #include "runtime/runtime.hpp"
@@ -441,6 +442,16 @@ class Steps {
     emu::Rng pause_rng_;
 };
 
+/// A kernel ends when all that is meant for its rank is there. Rings are another matter: nobody
+/// waits for the last credits of a step.
+void expect_nothing_on_its_way(const World& world, int rank) {
+    emu::host_barrier();
+    if (world.scenario.config.sync == Sync::fifo) return;
+    const std::string late = emu::gin_on_its_way();
+    if (!late.empty())
+        fail(world, rank, world.scenario.steps.size() - 1, "the step has ended before it: " + late);
+}
+
 /// Errors that a rank may give up with when a peer or the network is broken.
 bool is_clean(const Error& error) {
     switch (error.code()) {
@@ -485,6 +496,7 @@ void run_rank(const World& world, int rank) {
         runtime->abort();
         return;
     }
+    expect_nothing_on_its_way(world, rank);
     exchange->close();
     runtime->close();
 }

@@ -27,9 +27,11 @@ namespace gimlet::sim {
 namespace {
 
 constexpr int kRunSecondsMax = 120;
-/// Behind a scenario's name in the table: its memory is watched; flushes and counters come late.
+/// Behind a scenario's name in the table: its memory is watched; flushes and counters come late;
+/// puts and signals arrive long after the flush.
 constexpr const char* kWatched = "+memory";
 constexpr const char* kLate = "+late";
+constexpr const char* kFar = "+far";
 constexpr double kLateChance = 0.5;
 
 /// What a child process tells; in memory that both see, so that it survives a crash.
@@ -64,6 +66,7 @@ SimCase case_of(const MutantInfo& mutant, std::uint64_t seed) {
     which.plan.memory.stale_loads = which.plan.memory.find_races = watched;
     if (word.find(kLate) != std::string::npos)
         which.plan.faults.late_completion_chance = kLateChance;
+    if (word.find(kFar) != std::string::npos) which.plan.faults.late_arrival_chance = kLateChance;
     which.plan.faults.stop_rank = -1;
     which.plan.faults.fail_put_rank = -1;
     return which;

@@ -190,7 +190,7 @@ SimPlan parse_plan(const std::string& json_text) {
     const Fields top(json, "",
                      {"schedule", "queue_depth", "reorder", "split", "duplicate_doorbell", "delay",
                       "stall_block", "rest_block", "slow", "late_rank", "stop_rank", "fail_put",
-                      "near_wrap", "late_completion", "memory"});
+                      "near_wrap", "late_completion", "late_arrival", "memory"});
     SimPlan plan;
     if (top.has("schedule")) {
         const Json& value = top.at("schedule");
@@ -208,6 +208,7 @@ SimPlan parse_plan(const std::string& json_text) {
         plan.faults.duplicate_doorbell_chance = top.chance("duplicate_doorbell");
     if (top.has("late_completion"))
         plan.faults.late_completion_chance = top.chance("late_completion");
+    if (top.has("late_arrival")) plan.faults.late_arrival_chance = top.chance("late_arrival");
     if (top.has("memory")) {
         const Fields memory(top.at("memory"), "memory", {"stale_loads", "find_races"});
         if (memory.has("stale_loads")) plan.memory.stale_loads = memory.flag("stale_loads");
@@ -279,6 +280,7 @@ SimPlan random_plan(std::uint64_t seed, int ranks) {
         faults.rest_ns = 1 + rng.below(1000000);
     }
     if (rng.below(4) == 0) faults.late_completion_chance = round_chance(1 + rng.below(100));
+    if (rng.below(4) == 0) faults.late_arrival_chance = round_chance(1 + rng.below(100));
     return plan;
 }
 
@@ -319,6 +321,7 @@ std::string plan_text(const SimPlan& plan) {
         json["fail_put"] = {{"rank", faults.fail_put_rank}, {"number", faults.fail_put_number}};
     if (faults.near_wrap_counters) json["near_wrap"] = true;
     if (faults.late_completion_chance > 0) json["late_completion"] = faults.late_completion_chance;
+    if (faults.late_arrival_chance > 0) json["late_arrival"] = faults.late_arrival_chance;
     if (plan.memory.stale_loads) json["memory"]["stale_loads"] = true;
     if (plan.memory.find_races) json["memory"]["find_races"] = true;
     return json.dump();

@@ -17,6 +17,7 @@ namespace gimlet::sim {
 ///     "schedule": "uniform" | "priority" | "run_to_block",
 ///     "queue_depth": 32,
 ///     "reorder": 0.2, "split": 0.25, "duplicate_doorbell": 0.1, "late_completion": 0.5,
+///     "late_arrival": 0.5,
 ///     "delay": {"chance": 0.1, "min": "2us", "mean": "20us"},
 ///     "stall_block": {"rank": 0, "block": 1, "time": "50us"},
 ///     "rest_block": {"rank": 0, "block": 1, "from": "10us", "time": "1ms"},

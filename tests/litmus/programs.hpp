@@ -48,7 +48,10 @@ enum class ProgramId : std::int32_t {
     // bulk.cu
     lsa_bulk_store_waited,
     lsa_bulk_store_read_only,
+    lsa_bulk_store_unfenced,
     lsa_bulk_load_fenced,
+    lsa_bulk_to_bulk_fenced,
+    lsa_bulk_to_bulk_unfenced,
     lsa_bulk_load_unfenced,
     // lsa.cu
     lsa_release_acquire,

@@ -57,6 +57,7 @@ TEST_CASE("a plan file keeps what it says", "[sim][plans]") {
         R"("rest_block":{"rank":1,"block":2,"from":"10us","time":"1ms"},)"
         R"("late_rank":{"rank":1,"steps":500},"stop_rank":{"rank":1,"step":20000},)"
         R"("fail_put":{"rank":0,"number":5},"near_wrap":true,"late_completion":0.375,)"
+        R"("late_arrival":0.625,)"
         R"("memory":{"stale_loads":true,"find_races":true}})";
     const sim::SimPlan plan = sim::parse_plan(text);
     REQUIRE(plan.schedule == emu::Schedule::priority);
@@ -74,6 +75,7 @@ TEST_CASE("a plan file keeps what it says", "[sim][plans]") {
     REQUIRE(plan.faults.fail_put_number == 5);
     REQUIRE(plan.faults.near_wrap_counters);
     REQUIRE(plan.faults.late_completion_chance == 0.375);
+    REQUIRE(plan.faults.late_arrival_chance == 0.625);
     REQUIRE(plan.memory.stale_loads);
     REQUIRE(plan.memory.find_races);
     REQUIRE(plan.breaks_something());
@@ -114,6 +116,7 @@ TEST_CASE("a malformed plan names the field", "[sim][plans]") {
         {R"({"stop_rank": {"rank": 0, "step": 1.5}})", "stop_rank.step: 1.5"},
         {R"({"fail_put": {"rank": 0, "number": 0}})", "fail_put.number: 0"},
         {R"({"late_completion": 2})", "late_completion: 2"},
+        {R"({"late_arrival": "often"})", "late_arrival"},
         {R"({"memory": true})", "memory: true must be an object"},
         {R"({"memory": {"find_races": 1}})", "memory.find_races: 1"},
         {R"({"memory": {"stale": true}})", "memory.stale: there is no such field"},
@@ -142,7 +145,7 @@ TEST_CASE("each fault changes the run, and the run repeats itself", "[sim][plans
         R"({"rest_block": {"rank": 1, "block": 0, "from": "2us", "time": "30us"}})",
         R"({"slow": {"rank": 1, "factor": 9}})", R"({"late_rank": {"rank": 2, "steps": 9000}})",
         R"({"stop_rank": {"rank": 3, "step": 3000}})", R"({"fail_put": {"rank": 0, "number": 2}})",
-        R"({"near_wrap": true})", R"({"late_completion": 1})",
+        R"({"near_wrap": true})", R"({"late_completion": 1})", R"({"late_arrival": 1})",
         R"({"memory": {"stale_loads": true, "find_races": true}})");
     CAPTURE(plan);
     const sim::SimResult calm =

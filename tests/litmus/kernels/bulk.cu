@@ -9,13 +9,18 @@ namespace gimlet::litmus {
 
 namespace {
 
-/// A row of ones by a bulk store.
-GIMLET_DEVICE void bulk_store_row(const Machine& m) {
-    auto* const staged = reinterpret_cast<std::uint64_t*>(dynamic_shared_memory());
-    for (std::uint32_t i = 0; i < kRowWords; ++i) staged[i] = 1;
-    fence_proxy_async_shared();
+/// A row by a bulk store.
+GIMLET_DEVICE void bulk_store_row(const Machine& m, const std::uint64_t* staged) {
     bulk_store(m.other(kX), staged, kRowBytes);
     bulk_commit();
+}
+
+/// A row in shared memory that bulk stores may read.
+GIMLET_DEVICE std::uint64_t* staged_row(std::uint64_t value) {
+    auto* const staged = reinterpret_cast<std::uint64_t*>(dynamic_shared_memory());
+    for (std::uint32_t i = 0; i < kRowWords; ++i) staged[i] = value;
+    fence_proxy_async_shared();
+    return staged;
 }
 
 GIMLET_DEVICE std::uint64_t bulk_load_word(const Machine& m) {
@@ -32,26 +37,40 @@ GIMLET_DEVICE std::uint64_t bulk_load_word(const Machine& m) {
 GIMLET_DEVICE void writer(const Machine& m) {
     switch (m.args.program) {
         case ProgramId::lsa_bulk_store_waited:
-            bulk_store_row(m);
+        case ProgramId::lsa_bulk_to_bulk_fenced:
+        case ProgramId::lsa_bulk_to_bulk_unfenced:
+            bulk_store_row(m, staged_row(1));
             bulk_wait<0>();
             break;
         case ProgramId::lsa_bulk_store_read_only:
-            bulk_store_row(m);
+            bulk_store_row(m, staged_row(1));
             bulk_wait_read<0>();
             break;
+        case ProgramId::lsa_bulk_store_unfenced: {
+            std::uint64_t* const staged = staged_row(0);
+            store_relaxed<Scope::block>(staged, 1);
+            bulk_store_row(m, staged);
+            bulk_wait<0>();
+            break;
+        }
         default: store_relaxed<Scope::system>(m.other(kX), 1);
     }
     store_release<Scope::system>(m.other(kFlag), 1);
 }
 
 GIMLET_DEVICE void reader(const Machine& m) {
+    // An ordinary look, so that there is an old value for a bulk load to be left with.
+    if (m.args.program == ProgramId::lsa_bulk_to_bulk_unfenced) m.look(kX);
     m.wait_acquire<Scope::system>(kFlag);
     switch (m.args.program) {
         case ProgramId::lsa_bulk_load_fenced:
+        case ProgramId::lsa_bulk_to_bulk_fenced:
             fence_proxy_async();
             m.report(0, bulk_load_word(m));
             break;
-        case ProgramId::lsa_bulk_load_unfenced: m.report(0, bulk_load_word(m)); break;
+        case ProgramId::lsa_bulk_load_unfenced:
+        case ProgramId::lsa_bulk_to_bulk_unfenced: m.report(0, bulk_load_word(m)); break;
+        case ProgramId::lsa_bulk_store_unfenced: m.report(0, m.look(kX)); break;
         default: m.look_twice(kX, kLast);
     }
 }
