@@ -16,6 +16,8 @@ Rules, by name:
   asm          inline assembly only in device/core/*.cuh, in at most two files (and the emulator)
   backend      conditional compilation on the backend only in device/core (and the emulator)
   launch       no <<<...>>> launches
+  internals    only NCCL's public API: no private member, no type or header of its implementation
+               (but in the emulator, which implements it)
   shared       no static __shared__ variables; dynamic shared memory comes from device/core
   once         each header has #pragma once
   licence      the first line of each source names the licence
@@ -70,6 +72,10 @@ BACKEND_WORDS = ("GIMLET_EMULATOR", "GIMLET_BACKEND", "GIMLET_TSAN", "GIMLET_ASA
 BACKEND = re.compile(
     r"^[ \t]*#[ \t]*(?:if|ifdef|ifndef|elif)\b[^\n]*\b(?:" + "|".join(BACKEND_WORDS) + r")\b", re.M)
 LAUNCHES = re.compile(r"<<<")
+INTERNALS = re.compile(
+    r"\b_gin\w+|\bncclWindow_vidmem\b|\bncclGin\w*GPUContext\b|\bresourceWindow_inlined\b"
+    r"|\bginSignalShadows\b|\bginHandles\b|\bwindowTable\b")
+INTERNAL_HEADERS = ("nccl_device/impl/", "nccl_device/gin/")
 SHARED = re.compile(r"(?<!extern )\b__shared__\b")
 LITERAL_OR_COMMENT = re.compile(
     r"""R"(?P<delim>[^\s()\\]{0,16})\(.*?\)(?P=delim)"   # raw string
@@ -150,6 +156,8 @@ class Checker:
                     self.report(path, line, "hooks", f"'{name}' belongs to device/core alone")
             elif quoted is not None:
                 self.check_quoted(path, line, quoted)
+            elif name.startswith(INTERNAL_HEADERS) and not path.startswith(EMULATOR + "/"):
+                self.report(path, line, "internals", f"<{name}> is NCCL's own")
             elif (self.root / angled).is_file() and room_of(angled):
                 self.report(path, line, "path", f"<{angled}> is ours: write it in quotes")
 
@@ -178,6 +186,7 @@ class Checker:
             words += [
                 (BACKEND, "backend", "only device/core may tell the backends apart", in_core),
                 (LAUNCHES, "launch", "launch through cudaLaunchKernelEx", False),
+                (INTERNALS, "internals", "only NCCL's public API", False),
                 (SHARED, "shared", "take dynamic shared memory from device/core", in_core),
             ]
             for match in ASM.finditer(text):

@@ -80,7 +80,7 @@ void BulkEngine::load(DeviceTask& task, void* destination, const void* source, u
     copy.source = static_cast<const std::byte*>(source);
     copy.bytes = bytes;
     copy.backwards = draw_backwards();
-    copy.barrier = static_cast<uint32_t>(&barrier - barriers_[task.cta].data());
+    copy.barrier = static_cast<uint32_t>(&barrier - task.cta->mbarriers.data());
     if (Watch* const watching = watch()) {
         copy.agent = watching->start_agent(Proxy::async, caller, "bulk load");
         watching->agent_access(copy.agent, source, bytes, false);
@@ -176,7 +176,7 @@ void BulkEngine::move_load(BulkCopy& copy, Rng& rng) {
     const uint32_t at = copy.backwards ? copy.bytes - copy.written - piece : copy.written;
     std::memcpy(copy.destination + at, copy.source + at, piece);
     copy.written += piece;
-    MBarrier& barrier = barriers_[copy.cta][copy.barrier];
+    MBarrier& barrier = copy.cta->mbarriers[copy.barrier];
     if (Watch* const watching = watch()) {
         watching->age_copy(copy.agent, copy.source + at, copy.destination + at, piece,
                            Watch::From::global);
@@ -306,7 +306,7 @@ void BulkEngine::barrier_init(DeviceTask& task, uint64_t* bar, uint32_t count) {
         core_.engine().refuse("mbarrier init: count " + std::to_string(count) +
                               " is not in [1, 2^20 - 1]");
     }
-    std::vector<MBarrier>& table = barriers_[task.cta];
+    std::vector<MBarrier>& table = task.cta->mbarriers;
     size_t index = 0;
     while (index < table.size() && table[index].address != bar) ++index;
     if (index == table.size()) table.emplace_back();
@@ -324,7 +324,7 @@ void BulkEngine::barrier_init(DeviceTask& task, uint64_t* bar, uint32_t count) {
 
 MBarrier& BulkEngine::barrier_of(DeviceTask& task, const uint64_t* bar, const char* call) {
     UnseenScope unseen;
-    std::vector<MBarrier>& table = barriers_[task.cta];
+    std::vector<MBarrier>& table = task.cta->mbarriers;
     const uint64_t word = *bar;
     const size_t index = static_cast<uint32_t>(word);
     if ((word >> 32) != kBarrierTag || index >= table.size() || table[index].address != bar ||
@@ -419,9 +419,7 @@ void BulkEngine::block_finished(Cta& cta) {
         }
         copy.cta = nullptr;
     }
-    const auto found = barriers_.find(&cta);
-    if (found == barriers_.end()) return;
-    for (const MBarrier& barrier : found->second) {
+    for (const MBarrier& barrier : cta.mbarriers) {
         if (!barrier.valid) continue;
         if (barrier.pending_bytes != 0) {
             core_.engine().refuse(
@@ -433,7 +431,7 @@ void BulkEngine::block_finished(Cta& cta) {
                                   place);
         }
     }
-    barriers_.erase(found);
+    cta.mbarriers.clear();
 }
 
 }  // namespace gimlet::emu

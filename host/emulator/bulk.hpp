@@ -7,24 +7,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "host/emulator/core.hpp"
 
 namespace gimlet::emu {
-
-/// State of one mbarrier; the 64-bit word in shared memory only names it.
-struct MBarrier {
-    const uint64_t* address = nullptr;
-    uint32_t count = 0;    ///< arrivals per phase
-    uint32_t pending = 0;  ///< arrivals missing in this phase
-    int64_t pending_bytes = 0;
-    uint64_t phase = 0;          ///< phases completed
-    bool landed_unseen = false;  ///< copies landed in the last phase and nobody has waited for it
-    bool bytes_in_phase = false;
-    bool valid = false;
-};
 
 /// One copy in flight.
 struct BulkCopy {
@@ -102,7 +89,6 @@ struct BulkEngine : Worker {
 
     EngineCore& core_;
     std::vector<BulkCopy> copies_;
-    std::unordered_map<const Cta*, std::vector<MBarrier>> barriers_;
 };
 
 }  // namespace gimlet::emu

@@ -64,6 +64,18 @@ struct HostTask : Task {
     bool give_up = false;  ///< such waits are in vain, so that the exception can get out
 };
 
+/// State of one mbarrier; the 64-bit word in shared memory only names it.
+struct MBarrier {
+    const uint64_t* address = nullptr;
+    uint32_t count = 0;    ///< arrivals per phase
+    uint32_t pending = 0;  ///< arrivals missing in this phase
+    int64_t pending_bytes = 0;
+    uint64_t phase = 0;          ///< phases completed
+    bool landed_unseen = false;  ///< copies landed in the last phase and nobody has waited for it
+    bool bytes_in_phase = false;
+    bool valid = false;
+};
+
 /// Bulk stores of one thread, by group. Groups count from 1.
 struct BulkGroups {
     uint64_t open_group = 1;  ///< number of the group being filled
@@ -131,6 +143,7 @@ struct Cta {
     std::unique_ptr<std::byte[]>
         static_shared;  ///< this CTA's copy of the gimlet_shared section while switched out
     unsigned bulk_in_flight = 0;
+    std::vector<MBarrier> mbarriers;  ///< in shared memory, by number
 };
 
 /// How to run a kernel; made at the API call, with the arguments already copied.

@@ -159,6 +159,13 @@ class IncludeCheck(unittest.TestCase):
         self.plant("device/kernels/a.cu", "__device__ void f() { __shared__ int a[4]; }\n")
         self.assert_caught("shared", "device/kernels/a.cu:2")
 
+    def test_internals_of_nccl(self):
+        for line in ("auto h = gin._ginHandle;", "ncclWindow_vidmem* w;", "auto* q = (ncclGinGdakiGPUContext*)p;",
+                     "#include <nccl_device/gin/gdaki/gin_gdaki.h>"):
+            with self.subTest(line=line):
+                self.plant("device/core/a.cuh", line + "\n")
+                self.assert_caught("internals", "device/core/a.cuh:3")
+
     def test_header_without_once(self):
         (self.root / "host/base/a.hpp").write_text(SPDX, encoding="utf-8")
         self.assert_caught("once", "host/base/a.hpp:1")

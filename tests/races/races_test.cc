@@ -179,7 +179,127 @@ Body bulk_write_again(bool same_block, bool fenced) {
     };
 }
 
+/// Rank 0 sends over GIN, or is asked; rank 1 receives. The first words of a window are the data.
+struct GinBodies {
+    std::function<void(const test::Rank&)> sender;
+    std::function<void(const test::Rank&)> receiver;
+};
+
+std::string gin_races_of(const GinBodies& bodies, std::uint64_t seed) {
+    emu::SimOptions options;
+    options.seed = seed;
+    options.lsa_team_size = 1;
+    options.memory.find_races = true;
+    return failure_of(options, [&](int rank) {
+        test::Rank me(rank, 2, test::gin_requirements());
+        const auto& body = rank == 0 ? bodies.sender : bodies.receiver;
+        if (body != nullptr) me.run([&] { body(me); });
+        // Nothing may be on its way when the window goes.
+        me.run([&] {
+            for (int context = 0; context < 2; ++context) {
+                const ncclGin gin(me.dev, context);
+                if (rank == 0) {
+                    gin.signal(ncclTeamWorld(me.dev), 1, ncclGin_StrongSignalAdd{1, 1});
+                } else {
+                    gin.waitSignal(ncclCoopThread(), 1, 1);
+                }
+            }
+        });
+        me.close();
+    });
+}
+
+void gin_must_be_clean(const GinBodies& bodies) {
+    for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+        INFO("seed " << seed);
+        REQUIRE(gin_races_of(bodies, seed) == "");
+    }
+}
+
+void gin_must_be_found(const GinBodies& bodies, const std::vector<std::string>& parts) {
+    int found = 0;
+    for (std::uint64_t seed = 1; seed <= kSeeds && found < 2; ++seed) {
+        const std::string text = gin_races_of(bodies, seed);
+        if (text.empty()) continue;
+        INFO("seed " << seed);
+        for (const std::string& part : parts) REQUIRE_THAT(text, test::contains_text(part));
+        ++found;
+    }
+    CHECK(found > 0);
+}
+
+void put_row(const test::Rank& r, int context, bool closes) {
+    const ncclGin gin(r.dev, context);
+    const ncclTeam world = ncclTeamWorld(r.dev);
+    if (closes) {
+        gin.put(world, 1, r.window, 0, r.window, 0, 64, ncclGin_StrongSignalInc{0});
+    } else {
+        gin.put(world, 1, r.window, 0, r.window, 0, 64);
+    }
+}
+
+void await_signal(const test::Rank& r, int context) {
+    ncclGin(r.dev, context).waitSignal(ncclCoopThread(), 0, 1);
+}
+
+/// Waits for the signal on `context`, then reads.
+std::function<void(const test::Rank&)> read_after_signal(int context) {
+    return [context](const test::Rank& r) {
+        await_signal(r, context);
+        VERIFY(r.words[7] != 1);  // a read
+    };
+}
+
 }  // namespace
+
+TEST_CASE("races: puts, signals and gets", "[races]") {
+    gin_must_be_clean({[](const auto& r) { put_row(r, 0, true); }, read_after_signal(0)});
+    SECTION("a weak signal without the data") {
+        gin_must_be_found(
+            {[](const auto& r) {
+                 put_row(r, 0, false);
+                 ncclGin(r.dev, 0).signal(ncclTeamWorld(r.dev), 1, ncclGin_WeakSignalAdd{0, 1});
+             },
+             read_after_signal(0)},
+            {"plain read at tests/races/races_test.cc:", "put"});
+    }
+    SECTION("a strong signal on another context") {
+        gin_must_be_found(
+            {[](const auto& r) {
+                 put_row(r, 0, false);
+                 ncclGin(r.dev, 1).signal(ncclTeamWorld(r.dev), 1, ncclGin_StrongSignalAdd{0, 1});
+             },
+             read_after_signal(1)},
+            {"plain read", "put"});
+    }
+    SECTION("what a put overwrites is read beside it, or a GPU adds to it") {
+        gin_must_be_found({[](const auto& r) { put_row(r, 0, true); },
+                           [](const auto& r) {
+                               VERIFY(r.words[7] != 1);
+                               await_signal(r, 0);
+                           }},
+                          {"plain read", "put"});
+        gin_must_be_found({[](const auto& r) { put_row(r, 0, true); },
+                           [](const auto& r) {
+                               add_release<Scope::system>(r.words, std::uint64_t{1});
+                               await_signal(r, 0);
+                           }},
+                          {"ordered write at system scope", "put"});
+    }
+    SECTION("a get is read after flush, and not before") {
+        const auto get = [](bool flushes) {
+            return [flushes](const test::Rank& r) {
+                const ncclGin gin(r.dev, 0);
+                gin.get(ncclTeamWorld(r.dev), 0, r.window, 0, r.window, 0, 64);
+                if (flushes) gin.flush(ncclCoopThread());
+                VERIFY(r.words[7] != 1);
+                gin.flush(ncclCoopThread());
+            };
+        };
+        gin_must_be_clean({nullptr, get(true)});
+        gin_must_be_found({nullptr, get(false)}, {"plain read", "get"});
+    }
+}
 
 TEST_CASE("races: messages by release and acquire", "[races]") {
     const auto release = [](std::uint64_t* flag) { store_release<Scope::system>(flag, 1); };
