@@ -194,6 +194,7 @@ int run_mutants(const SimCommand& command) {
     if (command.seed_count) add("--seeds", fmt::to_string(*command.seed_count));
     if (command.jobs > 0) add("--jobs", fmt::to_string(command.jobs));
     for (const std::string& name : command.mutant_names) add("--mutant", name);
+    if (!command.report_path.empty()) add("--report", command.report_path);
     if (command.list) words.emplace_back("--list");
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
@@ -251,7 +252,8 @@ void add_options(CLI::App* sub, SimCommand* command) {
     sub->add_option("--minutes", command->minutes,
                     "Soak: fresh seeds and random plans until the time is up")
         ->check(CLI::PositiveNumber);
-    sub->add_option("--report", command->report_path, "Soak: writes a report to this file");
+    sub->add_option("--report", command->report_path,
+                    "--minutes, --mutants: writes a report to this file");
     sub->add_flag("--json", command->json, "One line of JSON for a run");
     sub->add_flag("--mutants", command->mutants,
                   "Runs wrong variants of the device code and counts those that are noticed "

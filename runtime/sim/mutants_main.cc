@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 #include <exception>
 #include <fstream>
 #include <stdexcept>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "host/base/version.hpp"
 #include "runtime/sim/mutant_hunt.hpp"
 
 namespace {
@@ -60,11 +62,56 @@ void write_seed_hints(const std::string& path, const std::vector<MutantInfo>& mu
     if (!file) throw std::runtime_error(path + ": cannot be written");
 }
 
+/// First line of what was seen, short.
+std::string short_text(const std::string& text) {
+    constexpr std::size_t kTextMax = 90;
+    std::string line = text.substr(0, text.find('\n'));
+    if (line.size() > kTextMax) line = line.substr(0, kTextMax) + " ...";
+    std::replace(line.begin(), line.end(), '|', '/');
+    return line;
+}
+
+void write_report(const std::string& path, const std::string& command,
+                  const std::vector<MutantInfo>& mutants, const std::vector<Catch>& results) {
+    const auto caught = static_cast<std::size_t>(
+        std::count_if(results.begin(), results.end(), [](const Catch& c) { return c.caught; }));
+    double seconds = 0;
+    for (const Catch& result : results) seconds += result.seconds;
+    char day[16] = "";
+    const std::time_t now = std::time(nullptr);
+    std::strftime(day, sizeof day, "%Y-%m-%d", std::gmtime(&now));
+    std::ofstream file(path);
+    file << fmt::format(
+        "# Mutants, {}\n\nCommit {}, `{}`: {} of {} caught ({:.1f} %), {:.0f} s of processor "
+        "time.\n\n| mutant | in device/ | seeds needed | caught in, seed | what was seen |\n"
+        "|---|---|---|---|---|\n",
+        day, gimlet::git_hash(), command, caught, results.size(),
+        100.0 * static_cast<double>(caught) / static_cast<double>(results.size()), seconds);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        const Catch& result = results[i];
+        file << fmt::format("| `{}` | `{}` | {} | {} | {} |\n", mutants[i].name, mutants[i].place,
+                            result.seeds,
+                            result.caught ? fmt::format("`{}` {}", result.scenario, result.seed)
+                                          : std::string("**not caught**"),
+                            result.caught ? short_text(result.how) : "breaks: " + mutants[i].rule);
+    }
+    file.close();
+    if (!file) throw std::runtime_error(path + ": cannot be written");
+}
+
+/// Files to write; empty: not asked for.
+struct Outputs {
+    std::string hints;
+    std::string report;
+    std::string command;  ///< for the report
+};
+
 int run(const std::vector<MutantInfo>& mutants, const HuntOptions& options,
-        const std::string& hints_path) {
+        const Outputs& outputs) {
     const std::vector<Catch> results = hunt(mutants, options, print_result);
     if (results.size() == 1 && results[0].caught) fmt::print("{}\n", results[0].how);
-    if (!hints_path.empty()) write_seed_hints(hints_path, mutants, results);
+    if (!outputs.hints.empty()) write_seed_hints(outputs.hints, mutants, results);
+    if (!outputs.report.empty()) write_report(outputs.report, outputs.command, mutants, results);
     std::size_t caught = 0;
     for (const Catch& result : results) caught += result.caught;
     const double share = static_cast<double>(caught) / static_cast<double>(results.size());
@@ -106,7 +153,7 @@ int main(int argc, char** argv) {
     std::vector<std::string> names;
     std::vector<std::string> scenarios;
     std::string hints;
-    std::string new_hints;
+    Outputs outputs;
     bool hinted_only = false;
     bool list = false;
     bool right = false;
@@ -121,7 +168,9 @@ int main(int argc, char** argv) {
     app.add_option("--hints", hints,
                    "File of lines `mutant seed`: seeds that are tried first, and that count");
     app.add_flag("--hinted-only", hinted_only, "Only the mutants of the --hints file");
-    app.add_option("--write-hints", new_hints, "Writes the seeds that caught to this file");
+    app.add_option("--write-hints", outputs.hints, "Writes the seeds that caught to this file");
+    app.add_option("--report", outputs.report,
+                   "Writes what was found to this file, as a table in Markdown");
     app.add_flag("--list", list, "Names the mutants and leaves");
     app.add_flag("--right", right,
                  "The code as it ships instead, in the mutants' scenarios: exit 0 if nothing is "
@@ -137,7 +186,9 @@ int main(int argc, char** argv) {
         if (!hints.empty()) options.hints = read_seed_hints(hints);
         if (hinted_only)
             for (const auto& [name, seed] : options.hints) names.push_back(name);
-        if (!list) return run(chosen(names), options, new_hints);
+        outputs.command = "gimlet_mutants";
+        for (int i = 1; i < argc; ++i) outputs.command += std::string(" ") + argv[i];
+        if (!list) return run(chosen(names), options, outputs);
         for (const MutantInfo& mutant : mutant_list())
             fmt::print("{:<30} device/{:<24} {}\n", mutant.name, mutant.place, mutant.rule);
         return 0;
