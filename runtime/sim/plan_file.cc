@@ -26,6 +26,8 @@ constexpr emu::Schedule kSchedules[] = {emu::Schedule::uniform, emu::Schedule::p
                                         emu::Schedule::run_to_block};
 constexpr std::uint64_t kStepNs = 2;
 constexpr int kLargestRank = 1 << 20;
+/// Of a random plan whose threads spin until they block.
+constexpr double kSpinningDelayMax = 0.5;
 
 template <typename... Args>
 [[noreturn]] void refuse(const std::string& field, fmt::format_string<Args...> format,
@@ -244,6 +246,10 @@ SimPlan random_plan(std::uint64_t seed, int ranks) {
     if (rng.below(3) == 0) faults.split_chance = round_chance(rng.below(100));
     if (rng.below(4) == 0) faults.duplicate_doorbell_chance = round_chance(1 + rng.below(100));
     if (rng.below(4) == 0) faults.delay_chance = round_chance(1 + rng.below(90));
+    // A thread that spins until it blocks spins through every turn that the network skips: that may
+    // be more steps than a run has.
+    if (plan.schedule == emu::Schedule::run_to_block)
+        faults.delay_chance = std::min(faults.delay_chance, kSpinningDelayMax);
     if (rng.below(4) == 0) {
         faults.delay_min_ns = rng.below(2000);
         faults.delay_mean_ns = faults.delay_min_ns + rng.below(20000);
