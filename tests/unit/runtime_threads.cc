@@ -43,7 +43,7 @@ void step(Exchange& exchange, cudaStream_t stream) {
 void live(const std::shared_ptr<Bootstrap>& bootstrap, int kind) {
     const int rank = bootstrap->rank();
     RuntimeConfig config;
-    config.deadline_ns = 20'000'000;
+    config.deadline_ns = 60'000'000'000;  // threads of a loaded machine come late
     const auto runtime = Runtime::create(bootstrap, config);
     const auto exchange = runtime->create_exchange(tiny_config());
     const auto other = runtime->create_exchange(tiny_config());
@@ -52,7 +52,9 @@ void live(const std::shared_ptr<Bootstrap>& bootstrap, int kind) {
     bootstrap->barrier();
     if (kind == 2) {
         Routing routing = exchange->make_routing();
-        if (rank == 0) exchange->dispatch({}, &routing, CountMode::device, stream.get());
+        DispatchInputs alone;
+        alone.deadline_ns = 20'000'000;
+        if (rank == 0) exchange->dispatch(alone, &routing, CountMode::device, stream.get());
         exchange->abort();
         runtime->abort();
         (void)Runtime::reclaim();
@@ -99,7 +101,7 @@ void run_pairs(int pair_count,
 }  // namespace
 
 TEST_CASE("two threads with two communicators each give up and reclaim beside each other",
-          "[.threads][lifecycle]") {
+          "[lifecycle]") {
     run_pairs(2, [](const std::shared_ptr<Bootstrap>& member, int pair) {
         for (int life = 0; life < 6; ++life) live(member, (life + pair) % 3);
     });
