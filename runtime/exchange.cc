@@ -115,7 +115,8 @@ std::unique_ptr<Exchange> Exchange::create_from(Runtime& runtime,
         SymmetricWindow::create(*core->communicator, exchange->plan_.window_layout());
     exchange->args_ = exchange->plan_.exchange_args();
     together(*core->bootstrap, "the records of the Exchange", [&] {
-        exchange->guard_ = std::make_shared<StepGuard>(*core, "the Exchange");
+        exchange->guard_ =
+            std::make_shared<StepGuard>(*core, "the Exchange", exchange->plan_.most_blocks());
         exchange->tensors_ =
             DeviceBuffer<std::byte>(exchange->plan_.tensors.total_bytes, core->rank());
         exchange->args_.peers = make_peer_handles(
@@ -125,7 +126,7 @@ std::unique_ptr<Exchange> Exchange::create_from(Runtime& runtime,
     });
     exchange->args_.peers.rails_only = exchange->plan_.exchange_args().peers.rails_only;
     const std::uint64_t start = core->first_step;
-    exchange->args_.peers.events = exchange->guard_->device_events();
+    exchange->guard_->give_ring(&exchange->args_.peers);
     exchange->guard_->arm(exchange->args_.peers, *exchange->window_, {start, start, start});
     exchange->dispatch_epoch_ = exchange->combine_epoch_ = start;
     exchange->base_ = exchange->args_.peers.local;
@@ -239,6 +240,7 @@ void Exchange::synchronize(cudaStream_t stream) {
 }
 
 Health Exchange::health() const {
+    if (guard_) guard_->fetch_events();
     Health health = guard_ ? guard_->health() : last_health_;
     if (!open_ || !core_->communicator->is_open()) health.state = HealthState::closed;
     return health;
@@ -311,7 +313,8 @@ StepTraffic Exchange::traffic(const Routing& routing) const {
 
 void Exchange::end() noexcept {
     try {
-        last_health_ = health();
+        last_health_ = guard_->health();
+        last_health_.state = HealthState::closed;
     } catch (const std::exception&) {
         // Without memory for texts there is no report.
     }
@@ -347,6 +350,7 @@ void Exchange::close() {
     const DeviceGuard guard(core_->communicator->device(), rank());
     core_->wait_for_all("the end of the Exchange");
     guard_->settle();
+    guard_->fetch_events();
     end();
     // Here, not in the destructor: CUDA waits for the device when memory is freed.
     window_.reset();

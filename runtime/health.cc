@@ -327,7 +327,7 @@ std::string describe(const DeviceError& error) {
 }
 
 std::string describe(const std::vector<DeviceEvent>& events) {
-    constexpr std::uint64_t kTimeMask = (std::uint64_t{1} << 48) - 1;
+    constexpr std::uint64_t kTimeMask = (std::uint64_t{1} << 56) - 1;
     std::string out;
     for (const DeviceEvent& event : events) {
         out += fmt::format("{}{} {} {} block {}, {} before the last", out.empty() ? "" : "\n  ",
@@ -335,20 +335,6 @@ std::string describe(const std::vector<DeviceEvent>& events) {
                            event.block,
                            format_duration_ns((events.back().time_ns - event.time_ns) & kTimeMask));
     }
-    return out;
-}
-
-std::vector<DeviceEvent> read_events(const EventSlot* ring) {
-    std::vector<DeviceEvent> out;
-    for (std::uint32_t i = 0; ring != nullptr && i < kEventRingSize; ++i) {
-        EventSlot copy;
-        for (int word = 0; word < 4; ++word)
-            copy.words[word] = __atomic_load_n(&ring[i].words[word], __ATOMIC_RELAXED);
-        DeviceEvent event;
-        if (copy.unpack(&event)) out.push_back(event);
-    }
-    std::sort(out.begin(), out.end(),
-              [](const auto& a, const auto& b) { return a.number < b.number; });
     return out;
 }
 

@@ -38,7 +38,11 @@ struct Health {
     std::optional<DeviceError> error;  ///< the record behind `report`, if the device wrote one
     std::string report;                ///< one line; empty while open
     std::optional<GroupReport> group;  ///< once the failure was raised
-    std::vector<DeviceEvent> events;   ///< newest last; with RuntimeConfig::event_ring only
+    /// Newest last; with RuntimeConfig::event_ring only. health() copies them from the device,
+    /// beside the kernels that run. From a failure to the recovery nothing new is noted. After
+    /// close() they are those of the end, after abort(), which waits for nothing, those that were
+    /// read last.
+    std::vector<DeviceEvent> events;
 };
 
 /// timed_out -> timeout, peer_refused -> peer_failed, capacity_exceeded -> overflow, a faulty
@@ -61,10 +65,6 @@ GroupReport make_group_report(std::vector<std::optional<DeviceError>> records,
 
 /// One line an event, newest last, times relative to the newest.
 std::string describe(const std::vector<DeviceEvent>& events);
-
-/// Copies the whole entries of a ring, by number. `ring` is host-mapped memory that kernels may be
-/// writing.
-std::vector<DeviceEvent> read_events(const EventSlot* ring);
 
 /// Copy of the record if the device has completed it. `record` is host-mapped memory that kernels
 /// may be writing.

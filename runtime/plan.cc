@@ -778,6 +778,11 @@ WindowLayout Plan::window_layout() const {
     return layout;
 }
 
+std::int32_t Plan::most_blocks() const {
+    return std::max({kernels.dispatch.block_count, kernels.combine.block_count,
+                     fallback == nullptr ? 0 : fallback->most_blocks()});
+}
+
 DeviceCommRequest Plan::device_comm_request() const {
     DeviceCommRequest request;
     request.gin_connection = gin_connection;

@@ -95,6 +95,8 @@ struct Plan {
     /// The window as named regions, workspace first; offsets equal those of `workspace` and
     /// `regions`.
     WindowLayout window_layout() const;
+    /// Blocks of the largest kernel, with those of the fallback.
+    std::int32_t most_blocks() const;
     /// Exactly the device communicator that the kernels need.
     DeviceCommRequest device_comm_request() const;
     /// All that is known before window and communicator exist; `peers` is filled as far as the plan

@@ -115,7 +115,7 @@ void set_up_barrier(RuntimeCore* core, const RuntimeConfig& config) {
         core->side_stream = Stream::create(topology.rank);
         core->group_records =
             MappedBuffer<DeviceError>(static_cast<std::size_t>(topology.size), topology.rank);
-        core->barrier_guard = std::make_shared<StepGuard>(*core, "the barrier of the Runtime");
+        core->barrier_guard = std::make_shared<StepGuard>(*core, "the barrier of the Runtime", 1);
         cuda_check(prepare_kernels(), "prepare_kernels", topology.rank);
         core->barrier_args.peers =
             make_peer_handles(topology, *core->barrier_device_comm, *core->barrier_window, shape,
@@ -125,7 +125,7 @@ void set_up_barrier(RuntimeCore* core, const RuntimeConfig& config) {
     }
     check_all_succeeded(*core->bootstrap, "the set-up of the barrier", failure);
     const std::uint64_t start = core->first_step;
-    core->barrier_args.peers.events = core->barrier_guard->device_events();
+    core->barrier_guard->give_ring(&core->barrier_args.peers);
     core->barrier_guard->arm(core->barrier_args.peers, *core->barrier_window,
                              {start, start, start});
     core->barrier_shape = KernelShape{};
@@ -425,6 +425,7 @@ void Runtime::synchronize(cudaStream_t stream) {
 
 Health Runtime::health() const {
     const auto& guard = core_->barrier_guard;
+    if (guard) guard->fetch_events();
     Health health = guard ? guard->health() : last_health_;
     if (!core_->communicator->is_open()) health.state = HealthState::closed;
     return health;
@@ -432,7 +433,7 @@ Health Runtime::health() const {
 
 void Runtime::keep_health() noexcept {
     try {
-        last_health_ = health();
+        if (core_->barrier_guard) last_health_ = core_->barrier_guard->health();
     } catch (const std::exception&) {
         // Without memory for texts there is no report.
     }
@@ -572,6 +573,7 @@ void Runtime::close() {
     const DeviceGuard guard(core_->communicator->device(), rank());
     core_->wait_for_all("the end of the Runtime");
     core_->barrier_guard->settle();
+    core_->barrier_guard->fetch_events();
     keep_health();
     try {
         core_->release_barrier();

@@ -77,10 +77,15 @@ RecordListing& RecordListing::operator=(RecordListing&& other) noexcept {
     return *this;
 }
 
-StepGuard::StepGuard(RuntimeCore& core, const char* subject)
+StepGuard::StepGuard(RuntimeCore& core, const char* subject, std::int32_t block_count)
     : core_(&core), subject_(subject), record_(1, core.rank()), listing_(record_.host()) {
     if (core.event_ring == RuntimeConfig::EventRing::on)
-        events_ = MappedBuffer<EventSlot>(kEventRingSize, core.rank());
+        events_ = EventRing(block_count, core.rank());
+}
+
+void StepGuard::give_ring(PeerHandles* peers) const noexcept {
+    peers->events = events_.device();
+    peers->event_block_count = events_.block_count();
 }
 
 void StepGuard::arm(const PeerHandles& peers, const SymmetricWindow& window,
@@ -120,7 +125,19 @@ GroupReport StepGuard::collect_reports() const {
     return make_group_report(std::move(records), core_->excluded_ranks());
 }
 
+void StepGuard::fetch_events() const noexcept {
+    if (events_.device() == nullptr) return;
+    try {
+        const DeviceGuard guard(core_->device.device, peers_.rank);
+        events_.fetch();
+    } catch (const std::exception& error) {
+        log(LogLevel::warn, peers_.rank, "{}: its newest events are missing: {}", subject_,
+            error.what());
+    }
+}
+
 void StepGuard::learn(ErrorCode code, std::string report) {
+    fetch_events();
     code_ = code;
     report_ = std::move(report);
     error_ = read_device_error(record_.host());
@@ -133,7 +150,7 @@ void StepGuard::learn(ErrorCode code, std::string report) {
     log(speaks ? LogLevel::error : LogLevel::info, peers_.rank, "{}: {}", subject_,
         speaks ? group_->text : report_);
     constexpr std::size_t kShownEvents = 32;
-    auto events = read_events(events_.host());
+    auto events = events_.fetched();
     if (events.size() > kShownEvents) events.erase(events.begin(), events.end() - kShownEvents);
     if (!events.empty()) {
         log(LogLevel::error, peers_.rank, "{}: the newest events:\n  {}", subject_,
@@ -159,7 +176,7 @@ Health StepGuard::health() const {
     Health health;
     health.error = error_ ? error_ : read_device_error(record_.host());
     health.group = group_;
-    health.events = read_events(events_.host());
+    health.events = events_.fetched();
     if (code_ || health.error) health.state = HealthState::failed;
     health.report = code_ ? report_ : health.error ? describe(*health.error) : "";
     return health;

@@ -8,6 +8,7 @@
 
 #include "device/abi/kernel_args.hpp"
 #include "host/cuda/buffer.hpp"
+#include "runtime/event_ring.hpp"
 #include "runtime/health.hpp"
 
 namespace gimlet {
@@ -48,15 +49,16 @@ class StepGuard {
   public:
     StepGuard() = default;
 
-    /// Local. `subject` is for texts: "the Exchange".
-    StepGuard(RuntimeCore& core, const char* subject);
+    /// Local. `subject` is for texts: "the Exchange". The window's kernels have at most
+    /// `block_count` blocks.
+    StepGuard(RuntimeCore& core, const char* subject, std::int32_t block_count);
     /// Collective: last part of the set-up, with the handles that the window's kernels get. Brings
     /// the words to `start`, so that steps are numbered from there.
     void arm(const PeerHandles& peers, const SymmetricWindow& window, const StepPosition& start);
 
     DeviceError* device_record() const noexcept { return record_.device(); }
-    /// Null when the Runtime has no event rings.
-    EventSlot* device_events() const noexcept { return events_.device(); }
+    /// Lets the window's kernels note events, if the Runtime has rings of them.
+    void give_ring(PeerHandles* peers) const noexcept;
     /// True once the device, or fail(), has said that a step failed.
     bool failed() const noexcept;
     /// Local. device_errors() leaves its record out from now on: its owner has ended.
@@ -68,6 +70,9 @@ class StepGuard {
     void check();
     /// Fails the window by the host's decision and raises.
     [[noreturn]] void fail(ErrorCode code, std::string report);
+    /// Local. Gets the events of the device, for health(). Waits for no kernel.
+    void fetch_events() const noexcept;
+    /// Local, waits for nothing. The events are those fetched last.
     Health health() const;
 
     /// Collective over the ranks that are left, whatever state the window is in. Waits for the
@@ -94,9 +99,9 @@ class StepGuard {
     const SymmetricWindow* window_ = nullptr;
     PeerHandles peers_{};
     MappedBuffer<DeviceError> record_;
-    RecordListing listing_;  // ends before the record
-    MappedBuffer<EventSlot> events_;
-    std::uint64_t fence_ = 0;  // number of the newest recovery that this rank has entered
+    RecordListing listing_;     // ends before the record
+    mutable EventRing events_;  // health() brings its copy up to date
+    std::uint64_t fence_ = 0;   // number of the newest recovery that this rank has entered
     std::optional<ErrorCode> code_;
     std::string report_;
     std::optional<DeviceError> error_;

@@ -36,54 +36,56 @@ constexpr const char* name_of(EventKind kind) {
     return "?";
 }
 
+inline constexpr std::uint32_t kEventKinds = 8;  ///< without none
+
 /// One event as the host reads it.
 struct DeviceEvent {
-    std::uint64_t number;   ///< from 1, modulo 2^48
-    std::uint64_t time_ns;  ///< of the GPU's clock, arbitrary zero, modulo 2^48 (3 days)
+    std::uint64_t number;   ///< place among the events that were read together, 1 = the oldest
+    std::uint64_t time_ns;  ///< of the GPU's clock, arbitrary zero, modulo 2^56 (2 years)
     std::uint64_t epoch;
     EventKind kind;
     std::uint16_t tag;  ///< see Tag
     std::uint16_t block;
 };
 
-/// One entry of a rank's ring of events, in host-mapped memory: the event with a number is entry
-/// (number - 1) % kEventRingSize. Its words are written in any order, without a fence: each carries
-/// the low 16 bits of the number below 48 bits of its own, so that a reader tells a whole entry
-/// from one that is being overwritten.
+/// One entry of a rank's ring of events, in device memory. Its place says kind, tag and block (see
+/// event_index()), so that a block finds it without asking anybody. Its two words are written in
+/// any order, without a fence: both carry the low 8 bits of the epoch, so that a reader tells a
+/// whole entry from one that is being overwritten.
 ///
-///     number | time_ns | epoch, low 48 bits | epoch, high 16 bits; block 16; tag 8; kind 8
+///     epoch | time_ns, 56 bits; low 8 bits of the epoch
 struct EventSlot {
-    std::uint64_t words[4];
+    std::uint64_t words[2];
 
-    static constexpr EventSlot pack(const DeviceEvent& event) {
-        const std::uint64_t what = (event.epoch >> 48) << 32 | std::uint64_t{event.block} << 16 |
-                                   (std::uint64_t{event.tag} & 0xffu) << 8 |
-                                   (static_cast<std::uint64_t>(event.kind) & 0xffu);
-        const std::uint64_t mark = event.number & 0xffffu;
-        return EventSlot{{event.number << 16 | mark, event.time_ns << 16 | mark,
-                          event.epoch << 16 | mark, what << 16 | mark}};
+    static constexpr EventSlot pack(std::uint64_t epoch, std::uint64_t time_ns) {
+        return EventSlot{{epoch, time_ns << 8 | (epoch & 0xffu)}};
     }
 
     /// False if the entry is empty or torn.
-    constexpr bool unpack(DeviceEvent* event) const {
-        const std::uint64_t mark = words[0] & 0xffffu;
-        for (const std::uint64_t word : words) {
-            if ((word & 0xffffu) != mark) return false;
-        }
-        const std::uint64_t number = words[0] >> 16;
-        if (number == 0 || (number & 0xffffu) != mark) return false;
-        const std::uint64_t what = words[3] >> 16;
-        *event = DeviceEvent{number,
-                             words[1] >> 16,
-                             words[2] >> 16 | (what >> 32) << 48,
-                             static_cast<EventKind>(what & 0xffu),
-                             static_cast<std::uint16_t>(what >> 8 & 0xffu),
-                             static_cast<std::uint16_t>(what >> 16 & 0xffffu)};
+    constexpr bool unpack(std::uint64_t* epoch, std::uint64_t* time_ns) const {
+        if (words[1] >> 8 == 0 || ((words[0] ^ words[1]) & 0xffu) != 0) return false;
+        *epoch = words[0];
+        *time_ns = words[1] >> 8;
         return true;
     }
 };
-static_assert(sizeof(EventSlot) == 32);
+static_assert(sizeof(EventSlot) == 16);
 
-inline constexpr std::uint32_t kEventRingSize = 256;
+/// Steps of each kernel that a ring holds: the newest ones.
+inline constexpr std::uint32_t kEventSteps = 8;
+/// Kernels that note events: barrier, dispatch, combine.
+inline constexpr std::uint32_t kEventTags = 3;
+static_assert(static_cast<std::uint32_t>(Tag::barrier) == 1 &&
+              static_cast<std::uint32_t>(Tag::combine) == kEventTags);
+inline constexpr std::uint32_t kEventsPerBlock = kEventTags * kEventSteps * kEventKinds;
+
+/// Where the event is in the ring; the events of a block in one step share 128 bytes.
+constexpr std::uint32_t event_index(std::uint32_t block, Tag tag, std::uint64_t epoch,
+                                    EventKind kind) {
+    const std::uint32_t kernel = block * kEventTags + static_cast<std::uint32_t>(tag) - 1;
+    const std::uint32_t step =
+        kernel * kEventSteps + static_cast<std::uint32_t>(epoch) % kEventSteps;
+    return step * kEventKinds + static_cast<std::uint32_t>(kind) - 1;
+}
 
 }  // namespace gimlet

@@ -36,7 +36,8 @@ struct PeerHandles {
     std::uint32_t rails_only;        ///< nonzero: GIN reaches the ranks of this rail only
     std::uint64_t deadline_ns;       ///< per wait, 0 = none
     DeviceError* error;              ///< host-mapped, one a rank
-    EventSlot* events;               ///< host-mapped ring [kEventRingSize], or null = off
+    EventSlot* events;  ///< ring [event_block_count][kEventsPerBlock] of device memory, null = off
+    std::uint32_t event_block_count;  ///< blocks beyond note nothing
     WorkspaceShape shape;
     WorkspaceLayout layout;  ///< offsets of the control words in the window
     /// Window bases of the LSA team, as the host's getter gives them, for teams of up to

@@ -145,14 +145,13 @@ struct EpochWords {
     std::uint64_t failed;
     std::uint32_t excluded_count;    ///< ranks in the set `excluded` of the layout
     std::uint32_t dispatch_tickets;  ///< tokens that copy warps have drawn; 0 between steps
-    std::uint64_t event_count;       ///< events noted so far; survives recoveries
     /// First dispatch and first combine that this rank told its peers to be refused: twice its
     /// number plus 1, 0 = none. No later one is told: no peer gets beyond the first, and may still
     /// read words of the step before it, whose places the step after it would use again.
     std::uint64_t dispatch_refused;
     std::uint64_t combine_refused;
 };
-static_assert(sizeof(EpochWords) == 96);
+static_assert(sizeof(EpochWords) == 88);
 
 /// Added to a combine_ready word or signal by a rank that enters combine `epoch` and will not go on
 /// with it. Far beyond every distance of epochs, so that a rolling compare still finds the word

@@ -439,7 +439,8 @@ GIMLET_GLOBAL void __launch_bounds__(R == Reach::stream ? kStreamCombineThreads 
     }
     LaneRow first{};
     if (R != Reach::stream && ring.loads()) first = lane_row(ctx, ring.first_token);
-    if (thread_index() == 0) note_event(ctx.peers, Tag::combine, ctx.epoch, EventKind::begin);
+    if (thread_index() == 0 && !ctx.failed)
+        note_event(ctx.peers, Tag::combine, ctx.epoch, EventKind::begin);
     if (*ctx.verdict == 0 && await_ready(ctx)) {
         if (thread_index() == 0)
             note_event(ctx.peers, Tag::combine, ctx.epoch, EventKind::peers_ready);

@@ -229,7 +229,10 @@ struct DispatchContext {
                                                             : -1;
     }
 
-    GIMLET_DEVICE void note(EventKind kind) const { note_event(peers, Tag::dispatch, epoch, kind); }
+    /// A step behind a failed one says nothing: the ring keeps what led to the failure.
+    GIMLET_DEVICE void note(EventKind kind) const {
+        if (!failed) note_event(peers, Tag::dispatch, epoch, kind);
+    }
     GIMLET_DEVICE WaitScope wait_scope(Primitive primitive) const {
         return WaitScope{.deadline_ns = peers.deadline_ns,
                          .error = peers.error,

@@ -117,9 +117,7 @@ GIMLET_DEVICE void reset_words(const RecoverArgs& args) {
     fill<std::uint64_t>(peers, layout.alarm, 1, 0);
     if (thread_index() != 0) return;
     auto* epochs = local_word<EpochWords>(peers, layout.epochs);
-    const std::uint64_t events = epochs->event_count;
     *epochs = EpochWords{};
-    epochs->event_count = events;
     epochs->dispatch = epochs->dispatch_poison = args.dispatch_epoch;
     epochs->combine = epochs->combine_poison = args.combine_epoch;
     epochs->barrier = epochs->barrier_poison = args.barrier_epoch;

@@ -115,13 +115,14 @@ GIMLET_DEVICE_COLD void share_report(const PeerHandles& peers) {
 }
 
 /// Last act of a step, by all threads of its last block: a failed step tells the peers and marks
-/// the rank. Ends with a block barrier.
+/// the rank, once until the recovery. Ends with a block barrier.
 template <Reach R>
 GIMLET_DEVICE void close_step(const PeerHandles& peers, EpochWords* epochs, Tag tag,
                               std::uint64_t epoch, bool failed) {
-    if (thread_index() == 0)
+    const bool again = failed && block_any(failed_before(epochs));
+    if (thread_index() == 0 && !again)
         note_event(peers, tag, epoch, failed ? EventKind::failed : EventKind::end);
-    if (failed && !block_any(failed_before(epochs))) {
+    if (failed && !again) {
         share_report<R>(peers);
         if (thread_index() == 0) store_relaxed<Scope::gpu>(&epochs->failed, 1);
     }

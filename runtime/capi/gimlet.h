@@ -371,8 +371,8 @@ GIMLET_API gimlet_status gimlet_device_errors(gimlet_device_error* errors, int32
 
 /// One entry of a ring of events; numbers: device/abi/device_event.hpp.
 typedef struct gimlet_device_event {
-    uint64_t number;   ///< from 1, modulo 2^48
-    uint64_t time_ns;  ///< of the GPU's clock, arbitrary zero, modulo 2^48
+    uint64_t number;   ///< place among the events of one call, 1 = the oldest
+    uint64_t time_ns;  ///< of the GPU's clock, arbitrary zero, modulo 2^56
     uint64_t epoch;
     uint32_t kind;
     uint32_t tag;  ///< which kernel

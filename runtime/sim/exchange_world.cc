@@ -405,6 +405,7 @@ class Steps {
         const emu::Engine& engine = emu::Engine::get();
         const std::uint64_t from_ns = engine.now_ns();
         std::exception_ptr failure;
+        if (world_.scenario.events) (void)exchange_.health();
         try {
             exchange_.synchronize(stream_.get());
         } catch (...) {
@@ -467,6 +468,7 @@ void run_rank(const World& world, int rank) {
     const bool near_wrap = scenario.sim.faults.near_wrap_counters;
     const bool fifo = scenario.config.sync == Sync::fifo;
     RuntimeConfig runtime_config;
+    if (scenario.events) runtime_config.event_ring = RuntimeConfig::EventRing::on;
     // The positions of rings start at the number of the first step.
     if (near_wrap && fifo) runtime_config.first_step = (std::uint64_t{1} << 32) - 4;
     auto runtime = Runtime::create(make_sim_bootstrap(rank), runtime_config);

@@ -32,6 +32,7 @@ struct Scenario {
     bool bias = false;
     bool host_counts = false;
     bool consume = false;  ///< fifo: a kernel on another stream uses the rows as they come
+    bool events = false;   ///< rings of events are on, and are read while kernels run
     int combines = 1;      ///< that follow each dispatch
     std::uint64_t data_seed = 1;
     std::uint64_t think_ns = 0;  ///< longest pause of a host program between its calls

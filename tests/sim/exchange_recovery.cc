@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <functional>
 #include <limits>
@@ -863,11 +864,13 @@ TEST_CASE("the newest events of a failed step are there", "[sim][recovery][event
     for (World world : worlds()) {
         world.events = true;
         CAPTURE(text_of(world));
+        const LogCapture quiet;
         run_world(world, [&](Member& me) {
             for (int i = 0; i < 6; ++i) me.step("before");
             const auto good = me.exchange.health().events;
             require(good.size() > 8, fmt::format("{} events", good.size()));
             require(good.back().kind == EventKind::end, "the last is no end");
+            require(good.back().epoch == 6, "not the newest step");
             for (std::size_t i = 1; i < good.size(); ++i)
                 require(good[i].number == good[i - 1].number + 1, "a gap");
             fail_together(me);
@@ -875,6 +878,111 @@ TEST_CASE("the newest events of a failed step are there", "[sim][recovery][event
             const auto bad = me.exchange.health().events;
             require(bad.back().kind == EventKind::failed && bad.back().epoch == 7, "not failed");
             require(bad.back().tag == static_cast<std::uint16_t>(Tag::dispatch), "no dispatch");
+        });
+    }
+}
+
+namespace {
+
+/// What a rank was in when it failed, in words: "dispatch begin".
+std::string last_of(const Health& health, EventKind kind) {
+    for (auto at = health.events.rbegin(); at != health.events.rend(); ++at)
+        if (at->kind == kind)
+            return fmt::format("{} {}", name_of(static_cast<Tag>(at->tag)), at->epoch);
+    return "none";
+}
+
+/// Fails in the way that `kind` says, with 20 more steps queued behind. Returns the health of what
+/// has failed.
+Health fail_with_events(Member& me, int kind) {
+    const int absent = me.world.ranks - 1;
+    const auto wait = [&] { me.exchange.synchronize(me.stream); };
+    if (kind == 2) {
+        if (me.rank != absent) me.runtime.barrier(me.stream);
+        if (me.rank != absent)
+            me.fails(ErrorCode::timeout, {}, "alone", [&] { me.runtime.synchronize(me.stream); });
+        return me.runtime.health();
+    }
+    DispatchInputs inputs;
+    CombineInputs outputs;
+    Routing routing = me.exchange.make_routing();
+    const int queued = kind == 1 ? 1 : 21;
+    if (kind == 3) inputs.token_count = me.rank == absent ? -1 : 0;
+    if (kind == 0 && me.rank == absent) return me.exchange.health();
+    if (kind == 1) {
+        me.exchange.dispatch(inputs, &routing, CountMode::device, me.stream);
+        wait();
+        if (me.rank == absent) return me.exchange.health();
+    }
+    const ErrorCode code = kind != 3           ? ErrorCode::timeout
+                           : me.rank == absent ? ErrorCode::invalid_argument
+                                               : ErrorCode::peer_failed;
+    me.fails(code, {}, "alone", [&] {
+        for (int i = 0; i < queued; ++i) {
+            if (kind != 1) me.exchange.dispatch(inputs, &routing, CountMode::device, me.stream);
+            me.exchange.combine(outputs, routing, me.stream);
+        }
+        wait();
+    });
+    // The record may come before the kernel ends.
+    cuda_check(cudaStreamSynchronize(me.stream), "the steps behind the failed one");
+    return me.exchange.health();
+}
+
+}  // namespace
+
+TEST_CASE("the ring keeps what led to a failure, whatever failed", "[sim][recovery][events]") {
+    const std::array<const char*, 4> failed = {"dispatch 4", "combine 4", "barrier 1",
+                                               "dispatch 4"};
+    for (World world : worlds()) {
+        world.events = true;
+        for (int kind = 0; kind < 4; ++kind) {
+            CAPTURE(text_of(world), kind);
+            const LogCapture log;
+            run_world(world, [&](Member& me) {
+                for (int i = 0; i < 3; ++i) me.step("before");
+                const Health health = fail_with_events(me, kind);
+                const bool absent = me.rank == world.ranks - 1;
+                if (!absent) {
+                    const std::string what = last_of(health, EventKind::failed);
+                    require(what == failed[static_cast<std::size_t>(kind)], "failed: " + what);
+                    require(health.events.back().kind == EventKind::failed, "steps behind it");
+                    if (kind != 2)
+                        require(last_of(health, EventKind::end) ==
+                                    (kind == 1 ? "dispatch 4" : "combine 3"),
+                                "end: " + last_of(health, EventKind::end));
+                }
+                me.runtime.recover();
+                me.step("after");
+                require(me.exchange.health().events.back().kind == EventKind::end, "no end");
+            });
+            CHECK(log.count(LogLevel::error, "the newest events") > 0);
+        }
+    }
+}
+
+TEST_CASE("the ring of a step that never ends is read beside it", "[sim][recovery][events]") {
+    for (World world : worlds()) {
+        world.events = true;
+        CAPTURE(text_of(world));
+        run_world(world, [&](Member& me) {
+            me.step("before");
+            Routing routing = me.exchange.make_routing();
+            DispatchInputs inputs;
+            inputs.deadline_ns = 0;
+            emu::Engine& engine = emu::Engine::get();
+            if (me.rank == 1) engine.sleep_ns(kHourNs, "a late rank");
+            const std::uint64_t before_ns = engine.now_ns();
+            me.exchange.dispatch(inputs, &routing, CountMode::device, me.stream);
+            if (me.rank != 1) {
+                engine.sleep_ns(kHourNs / 2, "a watchdog's patience");
+                require(cudaStreamQuery(me.stream) == cudaErrorNotReady, "the step has ended");
+                const Health health = me.exchange.health();
+                require(last_of(health, EventKind::begin) == "dispatch 2", "no begin");
+                require(last_of(health, EventKind::end) == "combine 1", "an end");
+                require(engine.now_ns() - before_ns < kHourNs, "somebody has waited");
+            }
+            me.exchange.synchronize(me.stream);
         });
     }
 }

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/health.hpp"
 
+#include <algorithm>
+#include <vector>
+
+#include "runtime/event_ring.hpp"
 #include "runtime/stats.hpp"
 #include "tests/support/catch.hpp"
 
@@ -211,43 +215,50 @@ TEST_CASE("a report of very many ranks is bounded", "[runtime][health]") {
 }
 
 TEST_CASE("entries of the event ring show whether they are whole", "[runtime][health]") {
-    const DeviceEvent event{0x123456789abc,
-                            0xfedcba987654,
-                            0xfffffffffffffff1,
-                            EventKind::rows_here,
-                            static_cast<std::uint16_t>(Tag::combine),
-                            0xbeef};
-    const EventSlot slot = EventSlot::pack(event);
-    DeviceEvent back{};
-    REQUIRE(slot.unpack(&back));
-    CHECK(back.number == event.number);
-    CHECK(back.time_ns == event.time_ns);
-    CHECK(back.epoch == event.epoch);
-    CHECK(back.kind == event.kind);
-    CHECK(back.tag == event.tag);
-    CHECK(back.block == event.block);
-    CHECK_FALSE(EventSlot{}.unpack(&back));
+    const std::uint64_t epoch = 0xfffffffffffffff1;
+    const std::uint64_t time_ns = 0xfedcba98765432;
+    const EventSlot slot = EventSlot::pack(epoch, time_ns);
+    std::uint64_t back_epoch = 0, back_time_ns = 0;
+    REQUIRE(slot.unpack(&back_epoch, &back_time_ns));
+    CHECK(back_epoch == epoch);
+    CHECK(back_time_ns == time_ns);
+    CHECK_FALSE(EventSlot{}.unpack(&back_epoch, &back_time_ns));
+    REQUIRE(EventSlot::pack(0, 5).unpack(&back_epoch, &back_time_ns));  // numbers of steps wrap
 
     // The next event of this entry has come in part.
-    DeviceEvent newer = event;
-    newer.number += kEventRingSize;
-    const EventSlot next = EventSlot::pack(newer);
-    for (unsigned part = 1; part < 15; ++part) {
-        EventSlot torn = slot;
-        for (unsigned word = 0; word < 4; ++word)
-            if ((part >> word & 1u) != 0) torn.words[word] = next.words[word];
-        CHECK_FALSE(torn.unpack(&back));
-    }
+    const EventSlot next = EventSlot::pack(epoch + kEventSteps, time_ns + 1);
+    CHECK_FALSE((EventSlot{{slot.words[0], next.words[1]}}.unpack(&back_epoch, &back_time_ns)));
+    CHECK_FALSE((EventSlot{{next.words[0], slot.words[1]}}.unpack(&back_epoch, &back_time_ns)));
+}
 
-    std::vector<EventSlot> ring(kEventRingSize);
-    for (std::uint64_t number = 1; number <= kEventRingSize + 3; ++number) {
-        newer.number = number;
-        ring[(number - 1) % kEventRingSize] = EventSlot::pack(newer);
+TEST_CASE("a ring of events gives the newest steps in order, whole entries only",
+          "[runtime][health]") {
+    constexpr std::uint32_t kBlocks = 3;
+    std::vector<EventSlot> ring(kBlocks * kEventsPerBlock);
+    std::uint64_t now_ns = 1000;
+    const auto note = [&](std::uint32_t block, Tag tag, std::uint64_t epoch, EventKind kind) {
+        ring[event_index(block, tag, epoch, kind)] = EventSlot::pack(epoch, now_ns);
+    };
+    // Numbers wrap in between; the block that closes a step is another one each time.
+    const std::uint64_t first = ~std::uint64_t{0} - 5;
+    for (std::uint64_t step = 0; step < 12; ++step) {
+        for (std::uint32_t block = 0; block < kBlocks; ++block, now_ns += 10)
+            note(block, Tag::dispatch, first + step, EventKind::begin);
+        note(static_cast<std::uint32_t>(step * step % kBlocks), Tag::dispatch, first + step,
+             EventKind::end);  // in the nanosecond of the next begin
     }
-    ring[7].words[2] ^= 1;
-    const auto events = read_events(ring.data());
-    REQUIRE(events.size() == kEventRingSize - 1);
-    CHECK(events.front().number == 4);
-    CHECK(events.back().number == kEventRingSize + 3);
-    CHECK(read_events(nullptr).empty());
+    note(2, Tag::barrier, 1, EventKind::failed);
+    ring[event_index(1, Tag::dispatch, first + 10, EventKind::begin)].words[1] ^= 1;
+
+    const auto events = read_events(ring.data(), kBlocks);
+    REQUIRE(events.size() == kEventSteps * (kBlocks + 1));  // one torn, and the barrier's
+    for (std::size_t i = 0; i < events.size(); ++i) {
+        CHECK(events[i].number == i + 1);
+        if (i > 0) CHECK(events[i].time_ns >= events[i - 1].time_ns);
+        CHECK((events[i].tag == 1 || events[i].epoch - first >= 12 - kEventSteps));
+    }
+    CHECK(std::count_if(events.begin(), events.end(), [](const DeviceEvent& event) {
+              return event.kind == EventKind::end;
+          }) == kEventSteps);
+    CHECK(read_events(nullptr, kBlocks).empty());
 }
