@@ -401,11 +401,15 @@ void Runtime::require_open() const {
 void Runtime::barrier(cudaStream_t stream, std::int32_t repeat_count,
                       std::optional<std::uint64_t> deadline_ns) {
     require_open();
-    if (repeat_count < 1) {
-        raise(ErrorCode::invalid_argument, rank(),
-              "barrier: repeat_count is {}; it must be at least 1", repeat_count);
+    try {
+        if (repeat_count < 1) {
+            raise(ErrorCode::invalid_argument, rank(),
+                  "barrier: repeat_count is {}; it must be at least 1", repeat_count);
+        }
+        check_current_device(core_->device.device, "barrier", rank());
+    } catch (const Error& fault) {
+        refuse_barrier(fault, stream);
     }
-    check_current_device(core_->device.device, "barrier", rank());
     BarrierArgs args = core_->barrier_args;
     args.repeat_count = repeat_count;
     core_->use_deadline(deadline_ns, &args.peers);
@@ -413,6 +417,24 @@ void Runtime::barrier(cudaStream_t stream, std::int32_t repeat_count,
     core_->barrier_activity.note(stream);
     cuda_check(launch_barrier(args, core_->barrier_shape, stream), "launch_barrier", rank());
     core_->barrier_count += static_cast<std::uint64_t>(repeat_count);
+}
+
+// The other ranks may be in the barrier: a kernel tells them. A capture is left as it was.
+void Runtime::refuse_barrier(const Error& fault, cudaStream_t stream) {
+    if (stream_is_capturing(stream, rank())) throw Error(fault);
+    const bool elsewhere = current_device() != core_->device.device;
+    const DeviceGuard guard(core_->device.device, rank());
+    // `stream` may be of the other device: behind the steps before there is room on ours.
+    if (elsewhere) {
+        cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", rank());
+        stream = core_->side_stream.get();
+    }
+    BarrierArgs args = core_->barrier_args;
+    args.repeat_count = 1;
+    args.refuse = 1;
+    core_->barrier_activity.note(stream);
+    cuda_check(launch_barrier(args, core_->barrier_shape, stream), "launch_barrier", rank());
+    core_->barrier_guard->fail(fault.code(), fault.message());
 }
 
 void Runtime::synchronize(cudaStream_t stream) {

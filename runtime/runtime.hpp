@@ -78,7 +78,8 @@ class Runtime {
     /// (>= 1). Work queued before it on any rank happens before work queued after it on any other,
     /// LSA stores and GIN puts of the barrier's contexts included. Raises the report of an earlier
     /// barrier that failed, until recover(). `deadline_ns` replaces the Runtime's for this call, 0
-    /// = none. May be captured.
+    /// = none. May be captured. All ranks fail at the first expiry, and when one refuses its own
+    /// arguments (Error(peer_failed) on the others), outside of a capture.
     void barrier(cudaStream_t stream, std::int32_t repeat_count = 1,
                  std::optional<std::uint64_t> deadline_ns = std::nullopt);
 
@@ -142,6 +143,7 @@ class Runtime {
     static std::unique_ptr<Runtime> finish(std::shared_ptr<RuntimeCore> core,
                                            const RuntimeConfig& config);
     void require_open() const;
+    [[noreturn]] void refuse_barrier(const Error& fault, cudaStream_t stream);
     void check_excludable(std::span<const int> ranks) const;
     void check_exclusion(const std::vector<int>& left, const Bootstrap* survivors) const;
     std::unique_ptr<Bootstrap> meet_survivors(const std::vector<int>& left, Bootstrap* given) const;

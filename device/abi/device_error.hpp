@@ -98,9 +98,9 @@ struct DeviceError {
     std::uint64_t expected;
     std::uint64_t seen;
     std::uint64_t elapsed_ns;
-    /// Number, among all dispatches and combines of the window, of the first step that this rank
-    /// knows to have failed: its own, or that of the rank whose report ended its wait. The same on
-    /// all ranks. 0 outside of an Exchange.
+    /// Number, among all dispatches and combines (or barriers) of the window, of the first step
+    /// that this rank knows to have failed: its own, or that of the rank whose report ended its
+    /// wait. The same on all ranks. 0 elsewhere.
     std::uint64_t step;
 };
 static_assert(sizeof(DeviceError) == 72);

@@ -153,7 +153,7 @@ struct CombineArgs {
 struct BarrierArgs {
     PeerHandles peers;
     std::int32_t repeat_count;  ///< barriers done in one launch, >= 1
-    std::int32_t padding;
+    std::int32_t refuse;        ///< 1: this rank does not enter, and the others are to hear it
 };
 
 /// Brings one window's control words into a state as after creation, at the given epochs.

@@ -42,7 +42,7 @@ struct BoardVerdict {
 /// Only failures of that step or of earlier ones count: who has failed takes part in no step to
 /// come, while a step before the one that failed may well succeed. Of refusals only the records of
 /// those who suffer from one count: a rank that is at fault itself marks the words that the others
-/// wait for, and some must find out the same fault by themselves.
+/// wait for, and some must find out the same fault by themselves. Barriers have no such mark.
 GIMLET_DEVICE BoardVerdict verdict_of(const PeerHandles& peers, std::int32_t rank,
                                       std::uint64_t step) {
     const BoardVerdict nothing{DeviceFault::none, -1, 0};
@@ -51,7 +51,7 @@ GIMLET_DEVICE BoardVerdict verdict_of(const PeerHandles& peers, std::int32_t ran
          !is_signalled(peers, SignalMap{peers.rank_count}.report(rank)))) {
         return nothing;
     }
-    // DeviceError in words: state, -; fault, -; peer, -; -; -; -; -; -; step.
+    // DeviceError in words: state, -; fault, -; peer, -; tag, -; -; -; -; -; step.
     const auto* const words = local_word<std::uint64_t>(
         peers, peers.layout.reports, static_cast<std::uint64_t>(rank) * sizeof(DeviceError) / 8u);
     const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
@@ -63,6 +63,10 @@ GIMLET_DEVICE BoardVerdict verdict_of(const PeerHandles& peers, std::int32_t ran
         const auto peer = static_cast<std::int32_t>(low(load_relaxed<Scope::system>(words + 2)));
         return BoardVerdict{fault, peer, failed};
     }
+    if (fault == DeviceFault::host_refused &&
+        low(load_relaxed<Scope::system>(words + 3)) == static_cast<std::uint32_t>(Tag::barrier)) {
+        return BoardVerdict{DeviceFault::peer_refused, rank, failed};
+    }
     if (fault != DeviceFault::timed_out && fault != DeviceFault::cut_short) return nothing;
     return BoardVerdict{DeviceFault::cut_short, -1, failed};
 }
@@ -70,7 +74,7 @@ GIMLET_DEVICE BoardVerdict verdict_of(const PeerHandles& peers, std::int32_t ran
 /// What the board says about a wait of step `step`; of several records the one of the earliest
 /// failure, refusals first.
 ///
-/// Who: any thread by itself. Only the window of an Exchange has a board that this can ask.
+/// Who: any thread by itself, of a kernel whose records say DeviceError::step.
 /// Cost: two loads of local words while nobody has reported; then the board, rank by rank.
 GIMLET_DEVICE_COLD BoardVerdict ask_board(const PeerHandles& peers, std::uint64_t step) {
     BoardVerdict out{DeviceFault::none, -1, 0};

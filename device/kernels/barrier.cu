@@ -8,18 +8,27 @@ namespace gimlet {
 namespace device {
 namespace {
 
-/// `repeat_count` barriers of the world, back to back. Stops at the first that fails.
+/// `repeat_count` barriers of the world, back to back. Stops at the first that fails. All ranks end
+/// at the first expiry, and when one refuses.
 GIMLET_GLOBAL void barrier_kernel(const GIMLET_GRID_CONSTANT BarrierArgs args) {
     auto* epochs = local_word<EpochWords>(args.peers, args.peers.layout.epochs);
     const std::uint64_t first = epochs->barrier + 1;
+    const auto scope_of = [&](std::int32_t i) {
+        const std::uint64_t epoch = first + static_cast<std::uint64_t>(i);
+        WaitScope scope =
+            wait_scope(args.peers, Tag::barrier, Primitive::none, epoch, &epochs->barrier_poison);
+        scope.group = &args.peers;
+        scope.step = epoch;
+        return scope;
+    };
     bool good = !block_any(failed_before(epochs));
-    GIMLET_ROLLED
-    for (std::int32_t i = 0; i < args.repeat_count && good; ++i) {
-        const WaitScope scope =
-            wait_scope(args.peers, Tag::barrier, Primitive::none,
-                       first + static_cast<std::uint64_t>(i), &epochs->barrier_poison);
-        good = gpu_barrier(args.peers, GpuBarrierOptions{}, scope);
+    if (good && args.refuse != 0) {
+        good = false;
+        if (thread_index() == 0) refuse_step(scope_of(0), -1, DeviceFault::host_refused);
     }
+    GIMLET_ROLLED
+    for (std::int32_t i = 0; i < args.repeat_count && good; ++i)
+        good = gpu_barrier(args.peers, GpuBarrierOptions{}, scope_of(i));
     // Every block has read the epoch: it has been through a grid barrier since, or the step has
     // failed for all.
     if (block_index() != 0) return;

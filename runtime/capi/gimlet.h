@@ -244,7 +244,9 @@ typedef struct gimlet_bootstrap_callbacks {
     /// Optional. Called once, when nothing uses `context` any more.
     void (*release)(void* context);
     /// Optional. Called on `rank_count` ranks alone (ascending, this one among them), when the
-    /// others may be dead. `*child` gets their bootstrap; the library destroys it.
+    /// others may be dead. `*child` gets their bootstrap; the library destroys it. A rank that
+    /// refuses its own call of gimlet_runtime_exclude() does not call it, and the others wait here:
+    /// gimlet_bootstrap_create_messages() tells them at once.
     int (*survivors)(void* context, const int32_t* ranks, int32_t rank_count,
                      gimlet_bootstrap** child);
 } gimlet_bootstrap_callbacks;

@@ -290,6 +290,37 @@ TEST_CASE("numbers that wrap: steps near 2^32 and 2^64, signals near their ends"
     }
 }
 
+TEST_CASE("a barrier that one rank refuses fails at once on all", "[sim][recovery]") {
+    for (World world : worlds()) {
+        for (const bool wrong_device : {false, true}) {
+            CAPTURE(text_of(world), wrong_device);
+            const LogCapture quiet;
+            run_world(world, [&](Member& me) {
+                me.runtime.barrier(me.stream);
+                me.runtime.synchronize(me.stream);
+                const bool bad = me.rank == 1;
+                const std::uint64_t before_ns = emu::Engine::get().now_ns();
+                me.fails(!bad           ? ErrorCode::peer_failed
+                         : wrong_device ? ErrorCode::invalid_usage
+                                        : ErrorCode::invalid_argument,
+                         {!bad           ? "rank 1"
+                          : wrong_device ? "device"
+                                         : "repeat_count is -3"},
+                         "one refuses", [&] {
+                             const DeviceGuard guard(bad && wrong_device ? 0 : me.rank, me.rank);
+                             me.runtime.barrier(me.stream, bad && !wrong_device ? -3 : 2, kHourNs);
+                             me.runtime.synchronize(me.stream);
+                         });
+                require(emu::Engine::get().now_ns() - before_ns < kHourNs / 2, "a deadline");
+                const GroupReport report = me.runtime.recover();
+                require(report.suspects == std::vector<int>{1}, "recover: " + report.text);
+                me.runtime.barrier(me.stream, 2);
+                me.runtime.synchronize(me.stream);
+            });
+        }
+    }
+}
+
 TEST_CASE("rows copied by pack and unpack, barriers in between: seeds", "[sim][exchange]") {
     for (World world : worlds()) {
         world.access = RowAccess::copied;
@@ -1226,6 +1257,105 @@ TEST_CASE("lifecycle: a creation that fails leaves nothing and works again", "[s
             runtime->close();
         });
     }
+}
+
+namespace {
+
+std::size_t used_bytes() {
+    std::size_t free_bytes = 0, total_bytes = 0;
+    cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+    return total_bytes - free_bytes;
+}
+
+enum class Scope { local, collective };
+
+/// Lets allocation after allocation of `part` fail on rank 1, until none is left. A collective part
+/// fails on all, a local one there alone. Each time it leaves no memory behind and can be tried
+/// again; what it makes at last is kept. Returns how many failed.
+int fail_each(FaultPoint point, int rank, Scope scope, const std::function<void()>& part) {
+    if (scope == Scope::local && rank != 1) {
+        part();
+        return 0;
+    }
+    const auto meet = [&] {
+        if (scope == Scope::collective) emu::host_barrier();
+    };
+    for (int skip = 0;; ++skip) {
+        std::optional<FaultScope> fault;
+        meet();  // the scope of the round before has ended
+        if (rank == 1) fault.emplace(point, 1, skip);
+        meet();
+        const std::size_t before = used_bytes();
+        ErrorCode code = ErrorCode::ok;
+        std::string text;
+        try {
+            part();
+        } catch (const Error& error) {
+            code = error.code();
+            text = error.message();
+        }
+        if (code == ErrorCode::ok) {
+            require(rank != 1 || fault->fired() == 0, "a failure was swallowed");
+            return skip;
+        }
+        require(code == (rank == 1 ? ErrorCode::out_of_memory : ErrorCode::peer_failed), text);
+        require(rank == 1 || text.find("rank 1") != std::string::npos, text);
+        (void)Runtime::reclaim();
+        require(used_bytes() == before, "memory is left: " + text);
+    }
+}
+
+MoeConfig config_that_allocates_all() {
+    MoeConfig config = smallest_config();
+    config.sync = Sync::fifo;
+    config.tensors = StreamTensors::library;
+    return config;
+}
+
+}  // namespace
+
+TEST_CASE("lifecycle: each allocation may fail on one rank, nothing stays, and it works again",
+          "[sim][lifecycle]") {
+    emu::SimOptions options;
+    options.ranks = 3;
+    options.sm_count = 1;
+    const LogCapture quiet;
+    int failed = 0;
+    for (const FaultPoint point :
+         {FaultPoint::window_allocate, FaultPoint::host_allocate, FaultPoint::device_allocate}) {
+        CAPTURE(fault_point_name(point));
+        emu::simulate(options, [&](int rank) {
+            const auto bootstrap = std::shared_ptr<Bootstrap>(make_sim_bootstrap(rank));
+            RuntimeConfig with_events;
+            with_events.event_ring = RuntimeConfig::EventRing::on;
+            const std::size_t before = used_bytes();
+            std::unique_ptr<Runtime> runtime;
+            std::unique_ptr<Exchange> exchange;
+            std::optional<Routing> routing;
+            int count = fail_each(point, rank, Scope::collective,
+                                  [&] { runtime = Runtime::create(bootstrap, with_events); });
+            count += fail_each(point, rank, Scope::collective, [&] {
+                exchange = runtime->create_exchange(config_that_allocates_all());
+            });
+            count += fail_each(point, rank, Scope::local, [&] { exchange->reserve(); });
+            count += fail_each(point, rank, Scope::local,
+                               [&] { routing.emplace(exchange->make_routing()); });
+            const Stream stream = Stream::create(rank);
+            count += fail_each(point, rank, Scope::local, [&] {
+                exchange->dispatch({}, &*routing, CountMode::host, stream.get());
+                exchange->combine({}, *routing, stream.get());
+                exchange->synchronize(stream.get());
+            });
+            count += fail_each(point, rank, Scope::collective, [&] { runtime->recover(); });
+            routing.reset();
+            exchange->close();
+            runtime->close();
+            (void)Runtime::reclaim();
+            require(used_bytes() == before, "memory is left at the end");
+            if (rank == 1) failed += count;
+        });
+    }
+    CHECK(failed >= 12);
 }
 
 }  // namespace gimlet::test
