@@ -134,7 +134,7 @@ struct RuntimeConfig {
     /// GIN contexts of the barrier, if some peer needs GIN.
     std::int32_t barrier_gin_context_count = 1;
     CommunicatorConfig communicator;
-    /// Whether kernels note where they are in a ring of kEventRingSize events a window, which is
+    /// Whether kernels note where they are: a ring of the newest steps for each window, which is
     /// shown when a step fails.
     enum class EventRing { off, on };
     EventRing event_ring = EventRing::off;
