@@ -92,6 +92,16 @@ void barriers(CaseContext& context) {
                    fmt::format("{} barriers are counted", issued));
     context.expect_error(ErrorCode::invalid_argument, {"repeat_count is 0"},
                          [&] { context.runtime().barrier(stream.get(), 0); });
+    context.runtime().recover();
+    const bool bad = context.rank() == 0;
+    context.expect_error(bad ? ErrorCode::invalid_argument : ErrorCode::peer_failed,
+                         {bad ? "repeat_count is -1" : "rank 0"}, [&] {
+                             context.runtime().barrier(stream.get(), bad ? -1 : 2);
+                             context.runtime().synchronize(stream.get());
+                         });
+    context.runtime().recover();
+    context.runtime().barrier(stream.get());
+    context.runtime().synchronize(stream.get());
 }
 
 /// A barrier does not let a rank through before the last one has come.

@@ -1090,6 +1090,9 @@ TEST_CASE("what would end the CUDA context is refused", "[capi]") {
     CHECK(gimlet_runtime_barrier(alone.runtime, nullptr, 1, 0) == GIMLET_INVALID_USAGE);
     cudaSetDevice(0);
     recover(GIMLET_INVALID_USAGE);
+    CHECK(gimlet_runtime_barrier(alone.runtime, nullptr, 1, 0) == GIMLET_INVALID_USAGE);
+    REQUIRE(gimlet_runtime_recover(alone.runtime, nullptr, nullptr, 0, nullptr) == GIMLET_OK);
+    CHECK(gimlet_runtime_barrier(alone.runtime, nullptr, 1, 0) == GIMLET_OK);
     CHECK(gimlet_dispatch(alone.exchange, &alone.inputs, alone.routing, 2, nullptr, nullptr) ==
           GIMLET_INVALID_ARGUMENT);
     recover();
