@@ -213,10 +213,12 @@ class TokenFeed {
     static constexpr std::int32_t kNone = -1;
 
     GIMLET_DEVICE TokenFeed(const DispatchContext<R>& ctx, const CopyUnits& own)
-        : ctx_(ctx), known_(own.count / own.pieces) {
-        held_ = lane_index() < known_ ? own.first_token + lane_index() * own.stride : kNone;
-        own_ = known_;
-        ended_ = ctx.own_copy_tokens() == ctx.tokens_per_block;  // nothing to draw
+        : ctx_(ctx),
+          own_(own.count / own.pieces),
+          known_(own_),
+          ended_(ctx.own_copy_tokens() == ctx.tokens_per_block),
+          written_(ctx.args.mode != RoutingMode::fresh) {
+        held_ = lane_index() < own_ ? own.first_token + lane_index() * own.stride : kNone;
         draw_ahead();
     }
     /// The warp's `i`-th token, kNone behind the last. At most a warp's width back from the newest.
@@ -251,10 +253,9 @@ class TokenFeed {
     /// Waits until every block has written the slots of its tokens. False: one never will; then the
     /// step is poisoned, and the warp draws no more.
     GIMLET_DEVICE bool await_slots() {
-        if (written_ || ctx_.args.mode != RoutingMode::fresh) return true;
+        if (written_) return true;
         if (failed_) return false;
-        const auto* words = reinterpret_cast<const std::uint64_t*>(ctx_.peers.local +
-                                                                   ctx_.peers.layout.slots_written);
+        const auto* words = local_word<std::uint64_t>(ctx_.peers, ctx_.peers.layout.slots_written);
         const WaitScope scope = ctx_.wait_scope(Primitive::count_exchange);
         WaitStatus status = WaitStatus::ok;
         GIMLET_ROLLED
@@ -279,17 +280,16 @@ class TokenFeed {
     std::int32_t known_;  ///< tokens known so far
     std::int32_t held_;   ///< lane l: the newest known one whose number is l modulo 32
     std::uint32_t ticket_ = 0;
-    bool ended_ = false;  ///< no more to draw
-    bool written_ = false;
+    bool ended_;    ///< no more to draw
+    bool written_;  ///< all slots are
     bool failed_ = false;
 };
 
 /// Says that the slots of this block's tokens are written. One thread, behind a block barrier.
 template <Reach R>
 GIMLET_DEVICE void publish_slots(const DispatchContext<R>& ctx) {
-    auto* word =
-        reinterpret_cast<std::uint64_t*>(ctx.peers.local + ctx.peers.layout.slots_written) +
-        block_index();
+    auto* word = local_word<std::uint64_t>(ctx.peers, ctx.peers.layout.slots_written,
+                                           static_cast<std::uint64_t>(block_index()));
     if (mutated(Mutant::copy_slots_not_released)) return store_relaxed<Scope::gpu>(word, ctx.epoch);
     store_release<Scope::gpu>(word, ctx.epoch);
 }

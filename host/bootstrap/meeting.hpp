@@ -35,6 +35,9 @@ struct Proposal {
 /// What a rank says that it does not name itself is of no interest.
 class Proposals {
   public:
+    /// Of a first group of so many ranks.
+    explicit Proposals(std::size_t group_size) : group_size_(group_size) {}
+
     /// A rank may speak several times: an older proposal is forgotten. A refusal is not: its author
     /// does not wait, and the others may come to that attempt later.
     void put(int rank, Proposal proposal) {
@@ -47,8 +50,15 @@ class Proposals {
         return found == newest_.end() ? 1 : found->second.attempt + 1;
     }
 
-    /// Errors call rank r names[r]; empty = r.
-    void name_ranks(std::vector<int> names) { names_ = std::move(names); }
+    /// The next one of `rank`.
+    void propose(int rank, std::vector<int> left, std::string refusal) {
+        put(rank, {next_attempt(rank), std::move(left), std::move(refusal)});
+    }
+
+    /// Errors call rank r names[r]; until then r. Names of a smaller group are of no use here.
+    void name_ranks(std::vector<int> names) {
+        if (names.size() == group_size_) names_ = std::move(names);
+    }
     int name(int rank) const {
         return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)];
     }
@@ -124,6 +134,7 @@ class Proposals {
               "ranks that are left: rank {} refuses; it says: {}", name(other), reason);
     }
 
+    std::size_t group_size_;
     std::map<int, Proposal> newest_;
     std::map<std::pair<int, std::uint64_t>, std::string> refusals_;  // by rank and attempt
     std::map<std::pair<int, int>, std::uint64_t> used_;              // attempts, by who used whose

@@ -29,7 +29,6 @@ int tag_of(std::vector<int> name, int salt) {
 /// What a group shares with those that are left of it.
 struct Root {
     int tag;
-    std::size_t size;
     Proposals proposals;  // ranks are those of the root
 };
 
@@ -103,7 +102,7 @@ class MessageBootstrap final : public Bootstrap {
         if (color == kNoColor) return nullptr;
         Group child = part(ranks, salt);
         std::iota(child.names.begin(), child.names.end(), 0);
-        child.root = std::make_shared<Root>(Root{child.tag, child.members.size(), {}});
+        child.root = std::make_shared<Root>(Root{child.tag, Proposals(child.members.size())});
         return std::make_unique<MessageBootstrap>(std::move(child));
     }
 
@@ -123,7 +122,7 @@ class MessageBootstrap final : public Bootstrap {
     void name_ranks(std::vector<int> names) override {
         Bootstrap::name_ranks(names);
         named_ = true;
-        if (names.size() == group_.root->size) group_.root->proposals.name_ranks(std::move(names));
+        group_.root->proposals.name_ranks(std::move(names));
     }
 
   private:
@@ -256,7 +255,7 @@ std::unique_ptr<Bootstrap> make_message_bootstrap(std::shared_ptr<MessageTranspo
     all.names = all.members;
     all.index = transport->rank();
     all.tag = 0;
-    all.root = std::make_shared<Root>(Root{0, all.members.size(), {}});
+    all.root = std::make_shared<Root>(Root{0, Proposals(all.members.size())});
     all.transport = std::move(transport);
     return std::make_unique<MessageBootstrap>(std::move(all));
 }

@@ -25,10 +25,11 @@ using Clock = std::chrono::steady_clock;
 
 /// Where those that are left of a group meet, and of the groups that were left of it before.
 struct Meeting {
+    explicit Meeting(std::size_t group_size) : proposals(group_size) {}
+
     std::mutex mutex;
     std::condition_variable changed;
-    Proposals proposals;   // ranks are those of the first group
-    std::size_t size = 0;  // of the first group
+    Proposals proposals;  // ranks are those of the first group
     LeftGroups<ThreadGroup> groups;
 };
 
@@ -231,8 +232,7 @@ std::unique_ptr<Bootstrap> ThreadBootstrap::survivors(std::span<const int> ranks
 /// With the meeting's lock held.
 void ThreadBootstrap::propose(Meeting& meeting, std::vector<int> left, std::string refusal) {
     const int me = group_->state_->names[static_cast<std::size_t>(rank())];
-    meeting.proposals.put(
-        me, {meeting.proposals.next_attempt(me), std::move(left), std::move(refusal)});
+    meeting.proposals.propose(me, std::move(left), std::move(refusal));
     meeting.changed.notify_all();
 }
 
@@ -247,7 +247,7 @@ void ThreadBootstrap::name_ranks(std::vector<int> names) {
     const ThreadGroup::State& state = *group_->state_;
     Bootstrap::name_ranks(names);
     const std::lock_guard lock(state.meeting->mutex);
-    if (names.size() == state.meeting->size) state.meeting->proposals.name_ranks(std::move(names));
+    state.meeting->proposals.name_ranks(std::move(names));
 }
 
 ThreadGroup::ThreadGroup(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -265,8 +265,7 @@ std::shared_ptr<ThreadGroup> ThreadGroup::create(int size, ThreadGroupOptions op
     if (state->options.timeout_ns == 0) {
         state->options.timeout_ns = bootstrap_timeout_ns();
     }
-    state->meeting = std::make_shared<Meeting>();
-    state->meeting->size = static_cast<std::size_t>(size);
+    state->meeting = std::make_shared<Meeting>(static_cast<std::size_t>(size));
     state->names.resize(static_cast<std::size_t>(size));
     std::iota(state->names.begin(), state->names.end(), 0);
     state->member_given.resize(static_cast<std::size_t>(size), false);

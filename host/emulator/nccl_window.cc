@@ -95,18 +95,13 @@ ncclResult_t ncclMemFree(void* ptr) {
     if (ptr == nullptr) return ncclSuccess;
     World& world = World::get();
     std::shared_ptr<WindowMemory> memory;
-    {
-        const std::lock_guard lock(world.mutex);
-        const auto found = world.allocations.find(static_cast<const char*>(ptr));
-        if (found != world.allocations.end() && found->second->counted) {
-            memory = found->second;
-            world.allocations.erase(found);
-        }
-    }
-    if (memory == nullptr)
-        return fail(nullptr, ncclInvalidArgument, "ncclMemFree: %p is not from ncclMemAlloc", ptr);
     // The world's lock before the engine's, as everywhere: who gives up a communicator holds both.
     const std::lock_guard lock(world.mutex);
+    const auto found = world.allocations.find(static_cast<const char*>(ptr));
+    if (found == world.allocations.end() || !found->second->counted)
+        return fail(nullptr, ncclInvalidArgument, "ncclMemFree: %p is not from ncclMemAlloc", ptr);
+    memory = found->second;
+    world.allocations.erase(found);
     world.engine.locked([&] {
         world.drop_of_the_dead(memory->base, memory->bytes);
         const std::string busy = world.network.find_unfinished(memory->base, memory->bytes);

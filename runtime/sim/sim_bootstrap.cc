@@ -25,9 +25,10 @@ struct SimGroup;
 
 /// Where those that are left of a group meet, and of the groups that were left of it before.
 struct SimMeeting {
+    explicit SimMeeting(std::size_t group_size) : proposals(group_size) {}
+
     std::mutex mutex;
-    Proposals proposals;   // ranks are those of the first group
-    std::size_t size = 0;  // of the first group
+    Proposals proposals;  // ranks are those of the first group
     LeftGroups<SimGroup> groups;
 };
 
@@ -40,8 +41,7 @@ struct SimGroup {
     static std::shared_ptr<SimGroup> first(int size) {
         std::vector<int> names(static_cast<std::size_t>(size));
         std::iota(names.begin(), names.end(), 0);
-        auto meeting = std::make_shared<SimMeeting>();
-        meeting->size = names.size();
+        auto meeting = std::make_shared<SimMeeting>(names.size());
         return std::make_shared<SimGroup>(size, std::move(meeting), std::move(names));
     }
 
@@ -128,7 +128,7 @@ class SimBootstrap final : public Bootstrap {
         Bootstrap::name_ranks(names);
         SimMeeting& meeting = *group_->meeting;
         const std::lock_guard lock(meeting.mutex);
-        if (names.size() == meeting.size) meeting.proposals.name_ranks(std::move(names));
+        meeting.proposals.name_ranks(std::move(names));
     }
 
   private:
@@ -137,8 +137,7 @@ class SimBootstrap final : public Bootstrap {
         SimMeeting& meeting = *group_->meeting;
         {
             const std::lock_guard lock(meeting.mutex);
-            meeting.proposals.put(
-                me, {meeting.proposals.next_attempt(me), std::move(left), std::move(refusal)});
+            meeting.proposals.propose(me, std::move(left), std::move(refusal));
         }
         emu::Engine::get().progress();
     }

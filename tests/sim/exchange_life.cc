@@ -22,21 +22,12 @@
 #include "tests/sim/exchange_member.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/sim_bootstrap.hpp"
+#include "tests/support/smallest_config.hpp"
 
 namespace gimlet::test {
 namespace {
 
 constexpr std::uint64_t kHourNs = 3'600'000'000'000;
-
-MoeConfig tiny_config() {
-    MoeConfig config;
-    config.expert_count = 4;
-    config.topk = 1;
-    config.hidden = 8;
-    config.max_tokens = 2;
-    config.sm_budget = 1;
-    return config;
-}
 
 /// Runs `body` on all ranks: on `bad` it must raise `code`, and at once peer_failed on the others,
 /// which name that rank; all texts contain `reason`.
@@ -123,8 +114,8 @@ TEST_CASE("ranks with different open Exchanges hear it at once, and all may give
     for (const World& world : worlds()) {
         CAPTURE(text_of(world));
         run_world(world, [&](Member& me) {
-            const auto other = me.runtime.create_exchange(tiny_config());
-            const auto third = me.runtime.create_exchange(tiny_config());
+            const auto other = me.runtime.create_exchange(smallest_config());
+            const auto third = me.runtime.create_exchange(smallest_config());
             require(me.exchange.number() == 1 && other->number() == 2 && third->number() == 3,
                     "numbers");
             me.step("before");
@@ -200,7 +191,7 @@ TEST_CASE("errors after exclude() name world ranks", "[sim][lifecycle][exclude]"
         CAPTURE(given);
         MeetingPlace place(world.ranks);
         run_world(world, [&](Member& me) {
-            const auto other = me.runtime.create_exchange(tiny_config());
+            const auto other = me.runtime.create_exchange(smallest_config());
             // Of all ranks but the first, as a caller would bring it.
             std::shared_ptr<Bootstrap> left = me.runtime.bootstrap().split(me.rank > 0 ? 0 : -1, 0);
             place.meet(1);
@@ -249,7 +240,7 @@ bool runs(cudaStream_t stream) {
 struct Neighbour {
     explicit Neighbour(int rank)
         : runtime(Runtime::create(std::shared_ptr<Bootstrap>(make_sim_bootstrap(rank)))) {
-        for (auto& exchange : exchanges) exchange = runtime->create_exchange(tiny_config());
+        for (auto& exchange : exchanges) exchange = runtime->create_exchange(smallest_config());
         routing = exchanges[0]->make_routing();
     }
     std::unique_ptr<Runtime> runtime;
@@ -321,7 +312,7 @@ TEST_CASE("what an open Runtime has left is its own thread's to free", "[sim][li
     for (const World& world : worlds()) {
         CAPTURE(text_of(world));
         run_world(world, [&](Member& me) {
-            const auto left = me.runtime.create_exchange(tiny_config());
+            const auto left = me.runtime.create_exchange(smallest_config());
             const std::uint64_t number = left->number();
             left->abort();
             {

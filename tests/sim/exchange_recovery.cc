@@ -26,6 +26,7 @@
 #include "tests/sim/exchange_member.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/sim_bootstrap.hpp"
+#include "tests/support/smallest_config.hpp"
 
 namespace gimlet::test {
 namespace {
@@ -673,16 +674,6 @@ TEST_CASE("without a deadline a rank is waited for, however late", "[sim][recove
 }
 
 namespace {
-
-MoeConfig smallest_config() {
-    MoeConfig config;
-    config.expert_count = 4;
-    config.topk = 1;
-    config.hidden = 8;
-    config.max_tokens = 2;
-    config.sm_budget = 1;
-    return config;
-}
 
 /// Gives up while kernels wait for the last rank, which never comes. `together` returns once all
 /// ranks have called it.

@@ -15,21 +15,12 @@
 #include "runtime/exchange.hpp"
 #include "runtime/runtime.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/smallest_config.hpp"
 
 namespace gimlet::test {
 namespace {
 
 constexpr int kRanks = 2;
-
-MoeConfig tiny_config() {
-    MoeConfig config;
-    config.expert_count = 4;
-    config.topk = 1;
-    config.hidden = 8;
-    config.max_tokens = 2;
-    config.sm_budget = 1;
-    return config;
-}
 
 void step(Exchange& exchange, cudaStream_t stream) {
     Routing routing = exchange.make_routing();
@@ -45,8 +36,8 @@ void live(const std::shared_ptr<Bootstrap>& bootstrap, int kind) {
     RuntimeConfig config;
     config.deadline_ns = 60'000'000'000;  // threads of a loaded machine come late
     const auto runtime = Runtime::create(bootstrap, config);
-    const auto exchange = runtime->create_exchange(tiny_config());
-    const auto other = runtime->create_exchange(tiny_config());
+    const auto exchange = runtime->create_exchange(smallest_config());
+    const auto other = runtime->create_exchange(smallest_config());
     const Stream stream = Stream::create(rank);
     step(*exchange, stream.get());
     bootstrap->barrier();
