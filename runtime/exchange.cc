@@ -25,16 +25,6 @@ std::atomic<std::uint64_t> next_exchange_id{1};
 /// Destroyed Routings whose memory is kept without a wait for the device.
 constexpr int kMostKeptRoutings = 64;
 
-template <typename Body>
-std::exception_ptr failure_of(Body body) {
-    try {
-        body();
-    } catch (...) {
-        return std::current_exception();
-    }
-    return nullptr;
-}
-
 /// Collective: runs `body` and makes sure that it went well everywhere.
 template <typename Body>
 void together(Bootstrap& bootstrap, const char* what, Body body) {

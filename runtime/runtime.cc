@@ -28,16 +28,6 @@ namespace {
 constexpr std::uint64_t kNsPerMs = 1000000;
 constexpr std::uint64_t kHostGraceNs = 10000 * kNsPerMs;
 
-template <typename Body>
-std::exception_ptr failure_of(const Body& body) {
-    try {
-        body();
-    } catch (...) {
-        return std::current_exception();
-    }
-    return nullptr;
-}
-
 std::string bytes_of(const std::vector<std::uint64_t>& numbers) {
     return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(std::uint64_t)};
 }
@@ -168,14 +158,10 @@ PeerHandles make_peer_handles(const Topology& topology, const DeviceCommunicator
 }
 
 void RuntimeCore::wait_for_all(const char* what) {
-    std::exception_ptr failure;
-    try {
+    check_all_succeeded(*bootstrap, what, failure_of([&] {
         cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", rank());
         note_idle();
-    } catch (...) {
-        failure = std::current_exception();
-    }
-    check_all_succeeded(*bootstrap, what, failure);
+    }));
     settle_leftovers();
 }
 

@@ -118,6 +118,18 @@ void check_agreement(Bootstrap& bootstrap, std::string_view subject,
 void check_agreement(Bootstrap& bootstrap, std::string_view subject, const void* data,
                      std::size_t bytes);
 
+/// Runs one rank's part of something collective and returns its failure, null if it went well: for
+/// check_all_succeeded() and check_agreement().
+template <typename Part>
+std::exception_ptr failure_of(const Part& part) {
+    try {
+        part();
+    } catch (...) {
+        return std::current_exception();
+    }
+    return nullptr;
+}
+
 /// Collective. Each rank says how its own part of `what` went: `failure` is null if well. If any
 /// rank failed, the failed ones rethrow their own error, and all others raise Error(peer_failed)
 /// naming the ranks and the first one's message. So a collective creation ends everywhere or

@@ -76,17 +76,6 @@ ncclConfig_t make_config(const CommunicatorConfig& config, int rank) {
     return result;
 }
 
-/// Runs one rank's part of a collective creation and returns its failure instead of throwing it.
-template <typename Part>
-std::exception_ptr failure_of(const Part& part) {
-    try {
-        part();
-    } catch (const std::exception&) {
-        return std::current_exception();
-    }
-    return nullptr;
-}
-
 std::shared_ptr<Bootstrap> require_bootstrap(std::shared_ptr<Bootstrap> bootstrap) {
     if (bootstrap == nullptr) {
         raise(ErrorCode::invalid_argument, kNoRank, "communicator: the bootstrap is null");

@@ -186,13 +186,10 @@ Topology query_topology(const Communicator& communicator) {
     to.symmetric_memory = from.symmetric_memory;
     to.multimem = from.multimem;
     RankPlace mine{};
-    std::exception_ptr failure;
-    try {
+    const std::exception_ptr failure = failure_of([&] {
         mine = own_place(from.device, from.rank);
         check_numbering(to);
-    } catch (...) {
-        failure = std::current_exception();
-    }
+    });
     check_agreement(communicator.bootstrap(), "topology",
                     {{"LSA team size", fmt::format("{}", to.lsa_size)},
                      {"LSA team count", fmt::format("{}", to.lsa_team_count)}},
