@@ -23,8 +23,7 @@ struct ChunkConfig {
     /// Rows that one ring holds.
     std::int32_t nvl_recv = 0;
     /// The same on the rail between LSA teams. rdma_recv is a multiple of rdma_send, and at least
-    /// twice as much, because heads are given back lazily. (Sync::fifo works in one LSA team today;
-    /// these are checked and not used.)
+    /// twice as much, because heads are given back lazily.
     std::int32_t rdma_send = 0;
     std::int32_t rdma_recv = 0;
 
@@ -78,11 +77,13 @@ struct MoeConfig {
     ExchangeMode mode = ExchangeMode::direct;
     /// hybrid: rows that a rail stream moves on by at a time, 0 = 6.
     std::int32_t publish_rows = 0;
-    /// hybrid: off gives the sums of direct bit for bit, for more traffic home.
+    /// hybrid: off gives the sums of direct bit for bit, for more traffic home. With Sync::fifo,
+    /// rows of expert_major are weighted at home, as if it were off.
     PreSum pre_sum = PreSum::on;
 
     /// How ranks wait for each other in a step. fifo: the window holds rings of few rows, whatever
-    /// max_tokens is; one LSA team of up to 32 ranks.
+    /// max_tokens is; up to 32 ranks. Several LSA teams of equal size always use the rails,
+    /// whatever `mode` says.
     Sync sync = Sync::barrier;
     /// fifo only.
     ChunkConfig chunks;

@@ -39,6 +39,8 @@ constexpr std::int32_t kReadyRows = 64;
 /// With fewer, senders wait for freed slots more than for memory: 1,290 us with 10, 910 with 32, of
 /// a dispatch of 4 ranks on an H200.
 constexpr std::int64_t kLeastStreamSlots = 32;
+/// Of a rail ring: 64 channels of 16 rows of 14 KiB are 14 MB on the way to one team.
+constexpr std::int64_t kRailSlots = 16;
 /// Row slots of a dispatch block together, unless two a warp need more. An H200 moves rows fastest
 /// with 57 to 86 KiB in flight a multiprocessor: with 100 and more, loads and stores hinder each
 /// other (16 of 33 multiprocessors a rank: 1.43 instead of 1.26 times the floor).
@@ -140,6 +142,8 @@ class Planner {
             plan_.mode = mode;
             plan_.mode_reason = std::move(reason);
         };
+        if (streams() && teams > 1)
+            return decide(ExchangeMode::hybrid, "sync fifo reaches other LSA teams over the rails");
         if (wish == ExchangeMode::direct) return decide(wish, "asked for");
         if (teams == 1) return decide(ExchangeMode::direct, "one LSA team holds all ranks");
         if (topology.lsa_size == 1)
@@ -225,6 +229,13 @@ class Planner {
     void choose_rail() {
         if (!hybrid()) return;
         const Topology& topology = inputs_.topology;
+        if (streams() && topology.lsa_team_count * topology.lsa_size != topology.size) {
+            fault("sync",
+                  "sync is fifo, but {} ranks do not make {} LSA teams of {}: rings between teams "
+                  "need teams of equal size; use sync barrier",
+                  topology.size, topology.lsa_team_count, topology.lsa_size);
+            return;
+        }
         if (topology.lsa_team_count * topology.lsa_size != topology.size) {
             fault(
                 "mode",
@@ -233,7 +244,7 @@ class Planner {
                 topology.size, topology.lsa_team_count, topology.lsa_size);
             return;
         }
-        const std::int32_t warps = copy_warps();
+        const std::int32_t warps = streams() ? stream_channels() : copy_warps();
         if (warps < 1) return;  // fit_dispatch says it
         RailShape& rail = plan_.rail;
         rail.team_count = topology.lsa_team_count;
@@ -242,7 +253,8 @@ class Planner {
         rail.channel_rows = rail.channel_tokens(config().max_tokens);
         rail.publish_rows =
             config().publish_rows > 0 ? config().publish_rows : default_publish_rows(rail);
-        rail.pre_sum = config().pre_sum;
+        // Weights do not travel through rings: home applies them.
+        rail.pre_sum = streams() && !rank_major() ? PreSum::off : config().pre_sum;
         // Rows of one token at one team: all of its choices, or one a rank.
         const std::int64_t most =
             rank_major() ? std::min(config().topk, plan_.lsa_size) : config().topk;
@@ -262,12 +274,6 @@ class Planner {
     /// block has warps.
     void choose_stream() {
         if (!streams()) return;
-        if (plan_.gin_peer_count > 0) {
-            fault("sync",
-                  "sync is fifo, but {} of {} ranks are outside this rank's LSA team of {}: rings "
-                  "are filled by loads and stores, inside one team; use sync barrier",
-                  plan_.gin_peer_count, plan_.rank_count, plan_.lsa_size);
-        }
         if (plan_.rank_count > kMaxStreamRanks) {
             fault("sync",
                   "sync is fifo with {} ranks; the limit is {}: each lane of a warp owns the ring "
@@ -282,20 +288,34 @@ class Planner {
         }
         KernelShape& dispatch = plan_.kernels.dispatch;
         KernelShape& combine = plan_.kernels.combine;
-        const std::int32_t warps = dispatch.thread_count / kWarpSize;
-        const std::int32_t channels = std::min(combine_rings(), warps / 2);
+        const std::int32_t channels = stream_channels();
+        if (hybrid() && channels < 1) {
+            fault("dispatch_threads",
+                  "dispatch_threads is {}, but sync fifo between LSA teams needs at least 96: a "
+                  "warp sends, one hands on and one receives",
+                  dispatch.thread_count);
+        }
         if (channels < 1) return;  // fit_dispatch says it
         plan_.stream.channels_per_block = channels;
         plan_.stream.channel_count = channels * dispatch.block_count;
-        combine.forward_warps = channels;
-        combine.thread_count += channels * kWarpSize;
+        // One that sends for each channel, and between teams one that sums.
+        combine.forward_warps = channels * (hybrid() ? 2 : 1);
+        const std::int32_t more_threads = combine.forward_warps * kWarpSize;
+        combine.thread_count += more_threads;
         const std::int32_t limit = inputs_.device.max_threads_per_block;
         if (limit > 0 && combine.thread_count > limit) {
             fault("combine_threads",
                   "combine_threads is {}, and sync fifo adds {} that send; this device allows {} a "
                   "block",
-                  combine.thread_count - channels * kWarpSize, channels * kWarpSize, limit);
+                  combine.thread_count - more_threads, more_threads, limit);
         }
+        if (hybrid()) plan_.stream.relay_warps = channels;
+    }
+
+    /// A channel needs a warp of the dispatch block at each end of its rings.
+    std::int32_t stream_channels() const {
+        const std::int32_t warps = plan_.kernels.dispatch.thread_count / kWarpSize;
+        return std::min(combine_rings(), warps / (hybrid() ? 3 : 2));
     }
 
     /// Two rings where the warps can be shared out evenly: while one ring hands a row over, the
@@ -310,7 +330,8 @@ class Planner {
     /// Whole shares of the channels' sources, as many as there are warps, and no more than four.
     std::int32_t receive_warps() const {
         const std::int32_t channels = plan_.stream.channels_per_block;
-        const std::int32_t warps = plan_.kernels.dispatch.thread_count / kWarpSize - channels;
+        const std::int32_t warps =
+            plan_.kernels.dispatch.thread_count / kWarpSize - channels - plan_.stream.relay_warps;
         return std::max(1, std::min(warps, kReceiveWarps) / channels) * channels;
     }
 
@@ -328,6 +349,7 @@ class Planner {
             mul(stream.channel_tokens(config().max_tokens), stream.token_rows, "channel rows"),
             "channel rows");
         choose_slots();
+        choose_rail_slots();
         stream.ready_rows = config().ready_rows > 0 ? config().ready_rows : kReadyRows;
         stream.ready_blocks = static_cast<std::int32_t>(
             (plan_.row_capacity + stream.ready_rows - 1) / stream.ready_rows);
@@ -346,6 +368,50 @@ class Planner {
         }
         checked_mul(static_cast<std::uint64_t>(stream.ring_count(plan_.rank_count)),
                     stream.ring_layout().total_bytes, "rings in bytes", plan_.rank);
+        if (!hybrid()) return;
+        if (const FifoRule rule = stream.rail_options().broken_rule(); rule != FifoRule::none) {
+            fault("chunks", "rail rings of {} slots of {} bytes break a rule: {}",
+                  stream.rail_slots, stream.slot_bytes, text_of(rule));
+            return;
+        }
+        checked_mul(static_cast<std::uint64_t>(rail_ring_count()), stream.rail_layout().total_bytes,
+                    "rail rings in bytes", plan_.rank);
+    }
+
+    /// Regions of rail rings: one each way.
+    std::int32_t rail_ring_count() const {
+        return plan_.stream.active() ? 2 * plan_.rail.pair_count() : 0;
+    }
+
+    /// Slots of a rail ring: what was asked for, or enough to keep the NIC busy. All channels share
+    /// it, so that a few rows of each are many.
+    void choose_rail_slots() {
+        StreamShape& stream = plan_.stream;
+        if (!hybrid()) return;
+        plan_.rail.channel_rows = stream.channel_tokens(config().max_tokens);
+        const ChunkConfig& wish = config().chunks;
+        const auto table =
+            ChunkConfig::defaults(plan_.rank_count, ChunkConfig::Direction::dispatch);
+        const auto back = ChunkConfig::defaults(plan_.rank_count, ChunkConfig::Direction::combine);
+        stream.rail_token_rows = plan_.rail.copy_count;
+        std::int64_t slots = wish.rdma_recv > 0   ? wish.rdma_recv
+                             : wish.rdma_send > 0 ? std::int64_t{2} * wish.rdma_send
+                                                  : kRailSlots;
+        if (slots < stream.rail_token_rows && wish.rdma_recv > 0) {
+            fault("chunks.rdma_recv",
+                  "chunks.rdma_recv is {}, but {} rows may come home for one token from one team, "
+                  "which combine takes together; raise it, or use pre_sum on",
+                  slots, stream.rail_token_rows);
+        }
+        slots = std::max<std::int64_t>(slots, stream.rail_token_rows);
+        stream.rail_slots = static_cast<std::uint32_t>(slots);
+        const auto rows = [&](std::int32_t from_table) {
+            if (wish.rdma_send > 0) return wish.rdma_send;
+            return static_cast<std::int32_t>(
+                std::min<std::int64_t>(from_table, std::max<std::int64_t>(1, slots / 2)));
+        };
+        stream.rail_dispatch_rows = rows(table.rdma_send);
+        stream.rail_combine_rows = rows(back.rdma_send);
     }
 
     /// Slots of a ring: what was asked for, or the table's number if all ranks' rings stay in half
@@ -407,7 +473,7 @@ class Planner {
                   "max_tokens ({}) or set max_recv_rows",
                   plan_.row_capacity, kMaxRows, tokens);
         }
-        if (plan_.gin_peer_count > 0) {
+        if (plan_.gin_peer_count > 0 && !streams()) {
             const std::int64_t copies =
                 rank_major() ? std::min(config().topk, plan_.gin_peer_count) : config().topk;
             plan_.send_capacity =
@@ -453,11 +519,16 @@ class Planner {
             .expert_count = config().expert_count,
             .block_count = plan_.kernels.dispatch.block_count,
             .rail_team_count = plan_.rail.team_count,
-            .rail_signal_count = hybrid() ? rail_signals().signal_count() : 0,
+            .rail_signal_count = streams() && hybrid() ? stream_signals().signal_count()
+                                 : hybrid()            ? rail_signals().signal_count()
+                                                       : 0,
             .stream_ring_count =
                 plan_.stream.active() ? plan_.stream.ring_count(plan_.rank_count) : 0,
             .ready_block_count = plan_.stream.ready_blocks,
             .stream_ring_bytes = plan_.stream.active() ? plan_.stream.ring_layout().total_bytes : 0,
+            .stream_rail_count = rail_ring_count(),
+            .padding = 0,
+            .stream_rail_bytes = rail_ring_count() > 0 ? plan_.stream.rail_layout().total_bytes : 0,
         };
         if (words_ != nullptr) plan_.shape = *words_;
         if (plan_.gin_peer_count > 0)
@@ -471,9 +542,15 @@ class Planner {
     }
 
     RailSignals rail_signals() const {
-        const std::int32_t contexts = plan_.kernels.gin_context_count;
         return RailSignals{plan_.rank_count, plan_.rail.team_count, plan_.rail.channel_count,
-                           contexts > 1 ? contexts - 1 : 1};
+                           data_context_count()};
+    }
+    StreamSignals stream_signals() const {
+        return StreamSignals{plan_.rank_count, plan_.rail.team_count, plan_.rail.channel_count,
+                             data_context_count()};
+    }
+    std::int32_t data_context_count() const {
+        return std::max(1, plan_.kernels.gin_context_count - 1);
     }
 
     std::uint64_t place(std::int64_t rows, std::uint64_t row_bytes, const char* what) {
@@ -517,7 +594,7 @@ class Planner {
             place(plan_.send_capacity, plan_.send_record_bytes(), "send records in bytes");
         regions.home_rows =
             place(plan_.home_capacity(), plan_.combine_row_bytes, "home rows in bytes");
-        const std::int64_t rail_rows = plan_.rail.row_count();
+        const std::int64_t rail_rows = plan_.rail_buffer_rows();
         regions.rail_rows = place(rail_rows, plan_.send_row_bytes(), "rail rows in bytes");
         regions.back_rows = place(hybrid() ? plan_.home_capacity() : 0, plan_.combine_row_bytes,
                                   "returning rows in bytes");
@@ -581,13 +658,13 @@ class Planner {
         const std::uint32_t row_bytes = plan_.token_layout.row_bytes + header_bytes;
         const std::uint32_t table_bytes = shape.shared_bytes;
         const std::uint32_t budget = limit - std::min(limit, table_bytes + 256);
-        const auto warp_slots = static_cast<std::uint32_t>(
-            (shape.copy_warps + shape.forward_warps) * kLeastSlotsPerWarp);
+        const std::int32_t row_warps =
+            shape.copy_warps + shape.forward_warps + plan_.stream.relay_warps;
+        const auto warp_slots = static_cast<std::uint32_t>(row_warps * kLeastSlotsPerWarp);
         const std::uint32_t whole =
             std::min(row_bytes, budget / warp_slots / kBulkAlignment * kBulkAlignment);
         shape.slot_bytes = std::max(whole, least_bytes);
-        const auto warp_ring_bytes =
-            kCopyRingBytes / static_cast<std::uint32_t>(shape.copy_warps + shape.forward_warps);
+        const auto warp_ring_bytes = kCopyRingBytes / static_cast<std::uint32_t>(row_warps);
         shape.slots_per_warp =
             std::clamp(static_cast<std::int32_t>(warp_ring_bytes / shape.slot_bytes),
                        kLeastSlotsPerWarp, kSlotsPerWarp);
@@ -647,6 +724,10 @@ class Planner {
 /// all ranks. The rows of the two modes share their place. A direct mode that cannot be is no fault
 /// of the hybrid one.
 void add_fallback(Plan* plan, const PlanInputs& inputs) {
+    if (plan->config.sync == Sync::fifo) {
+        plan->fallback_reason = "sync is fifo: its rings lead over the rails";
+        return;
+    }
     if (inputs.topology.gin_type == GinType::none) {
         plan->fallback_reason = "GIN reaches the ranks of a rail only";
         return;
@@ -770,10 +851,10 @@ WindowLayout Plan::window_layout() const {
     add("send_rows", send_capacity, send_row_bytes());
     add("send_meta", send_capacity, send_record_bytes());
     add("home_rows", home_capacity(), combine_row_bytes);
-    add("rail_rows", rail.row_count(), send_row_bytes());
+    add("rail_rows", rail_buffer_rows(), send_row_bytes());
     add("back_rows", rail.active() ? home_capacity() : 0, combine_row_bytes);
-    add("rail_weights", rail.row_count(), rail_weight_bytes());
-    add("rail_weights_send", rail.row_count(), rail_weight_bytes());
+    add("rail_weights", rail_buffer_rows(), rail_weight_bytes());
+    add("rail_weights_send", rail_buffer_rows(), rail_weight_bytes());
     add("fallback", fallback_bytes > 0 ? 1 : 0, fallback_bytes);
     return layout;
 }
@@ -811,6 +892,7 @@ std::vector<AgreementField> Plan::agreed_fields() const {
     add("plan.stream_channel_count", stream.channel_count);
     add("plan.stream_slot_count", stream.slot_count);
     add("plan.stream_slot_bytes", stream.slot_bytes);
+    add("plan.stream_rail_slots", stream.rail_slots);
     add("plan.row_capacity", row_capacity);
     add("plan.send_capacity", send_capacity);
     add("plan.record_bytes", token_layout.record_bytes());

@@ -82,6 +82,8 @@ struct Plan {
     /// the row holds both).
     std::uint32_t send_row_bytes() const;
     std::uint32_t send_record_bytes() const;
+    /// hybrid: rows of each of the rail's buffers; 0 with rings.
+    std::int64_t rail_buffer_rows() const { return stream.active() ? 0 : rail.row_count(); }
     /// Rows of the home buffer.
     std::int64_t home_capacity() const;
     /// hybrid: bytes of the combine weights of one rail row, 0 if none travel.

@@ -38,7 +38,8 @@ std::string Plan::text() const {
     if (rail.active()) {
         out += fmt::format(
             "  rail      {} teams, {} channels of {} tokens, tails every {} rows, pre-sum {}\n",
-            rail.team_count, rail.channel_count, rail.channel_rows, rail.publish_rows,
+            rail.team_count, rail.channel_count, rail.channel_rows,
+            stream.active() ? stream.rail_dispatch_rows : rail.publish_rows,
             rail.pre_sum == PreSum::on ? "on" : "off");
         std::string spare = fallback != nullptr ? "direct when ranks are excluded"
                                                 : "none, exclude() is refused: " + fallback_reason;
@@ -51,6 +52,11 @@ std::string Plan::text() const {
             "            tails every {} rows out, {} back; blocks of {} rows counted\n",
             stream.channel_count, stream.slot_count, format_bytes(stream.slot_bytes), stream_reason,
             stream.dispatch_rows, stream.combine_rows, stream.ready_rows);
+        if (rail.active()) {
+            out += fmt::format(
+                "            between teams rings of {} slots, tails every {} rows out, {} back\n",
+                stream.rail_slots, stream.rail_dispatch_rows, stream.rail_combine_rows);
+        }
     }
     if (gin_peer_count > 0) {
         out += fmt::format(

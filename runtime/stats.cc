@@ -62,6 +62,12 @@ class StreamCost {
 
     /// A dispatch's stream: a batch every publish_rows rows, then what is left, if only the flag.
     void dispatch(std::int64_t rows) {
+        if (plan_.stream.active()) {
+            const std::int64_t puts = tails(rows, plan_.stream.rail_dispatch_rows);
+            traffic_.dispatch_puts += puts;
+            traffic_.dispatch_doorbells += puts + 1;  // one says the end
+            return;
+        }
         const std::int64_t every = plan_.rail.publish_rows;
         for (std::int64_t i = 0; i < rows / every; ++i) batch(every);
         batch(rows % every);
@@ -72,6 +78,14 @@ class StreamCost {
 
     /// A combine's: the last batch carries the flag.
     void combine(const std::vector<int>& sums) {
+        if (plan_.stream.active()) {
+            std::int64_t rows = 0;
+            for (const int sum : sums) rows += sum;
+            const std::int64_t puts = tails(rows, plan_.stream.rail_combine_rows);
+            traffic_.combine_puts += puts;
+            traffic_.combine_doorbells += puts;
+            return;
+        }
         std::int64_t waiting = 0;
         for (std::size_t i = 0; i < sums.size(); ++i) {
             waiting += sums[i];
@@ -86,6 +100,10 @@ class StreamCost {
     }
 
   private:
+    /// fifo: at least so many, each a put; a sender that waits for room moves the tail before.
+    static std::int64_t tails(std::int64_t rows, std::int64_t every) {
+        return (rows + every - 1) / every;
+    }
     void batch(std::int64_t rows) {
         const std::int64_t puts = (rows + plan_.kernels.chunk_rows - 1) / plan_.kernels.chunk_rows;
         puts_ += puts;
@@ -119,7 +137,10 @@ void add_rail(const Plan& plan, const RailCounts& rail, StepTraffic* out) {
         for (std::int32_t i = 0; i < rail.received[at]; ++i) {
             const int choices = row_choices(plan, rail, shape.first_row(pair) + i);
             sums.push_back(shape.pre_sum == PreSum::on ? 1 : choices);
-            out->combine_gin_bytes += std::int64_t{sums.back()} * plan.combine_row_bytes;
+            // Slots of rings move as a whole.
+            out->combine_gin_bytes +=
+                std::int64_t{sums.back()} *
+                (plan.stream.active() ? plan.stream.slot_bytes : plan.combine_row_bytes);
             for (int k = 0; k < plan.config.topk; ++k) {
                 const SlotRef ref = rail.slots[static_cast<std::size_t>(
                     (shape.first_row(pair) + i) * plan.config.topk + k)];
@@ -131,10 +152,11 @@ void add_rail(const Plan& plan, const RailCounts& rail, StepTraffic* out) {
         }
         cost.combine(sums);
     }
-    out->dispatch_gin_bytes = out->gin_rows_sent * plan.send_row_bytes();
+    out->dispatch_gin_bytes = out->gin_rows_sent * (plan.stream.active() ? plan.stream.slot_bytes
+                                                                         : plan.send_row_bytes());
     out->dispatch_puts += shape.peer_count();
     out->dispatch_doorbells += shape.peer_count();
-    const bool weights = plan.rail_weight_bytes() > 0;
+    const bool weights = !plan.stream.active() && plan.rail_weight_bytes() > 0;
     for (std::int32_t pair = 0; weights && pair < shape.pair_count(); ++pair)
         out->combine_puts += rail.sent[static_cast<std::size_t>(pair)] > 0 ? 1 : 0;
     out->combine_doorbells += weights ? shape.pair_count() : shape.peer_count();

@@ -26,6 +26,9 @@ struct WorkspaceShape {
     std::int32_t stream_ring_count;   ///< fifo: rings in either direction, else 0
     std::int32_t ready_block_count;   ///< fifo: blocks of an output tensor that are counted
     std::uint64_t stream_ring_bytes;  ///< fifo: of one ring, see StreamShape
+    std::int32_t stream_rail_count;   ///< fifo between teams: regions of rail rings, else 0
+    std::int32_t padding;
+    std::uint64_t stream_rail_bytes;  ///< of one such region
 
     /// For barriers alone.
     static constexpr WorkspaceShape for_barriers(std::int32_t rank_count,
@@ -85,6 +88,7 @@ struct WorkspaceLayout {
     std::uint64_t stream_ends;   ///< [P] u64[rings]: epoch << 32 | rows that a ring carries in it
     std::uint64_t ready_rows;    ///< [L] u32[kReadySets][ready blocks]: rows that have arrived
     std::uint64_t stream_rings;  ///< fifo: the rings, words and slots
+    std::uint64_t stream_rails;  ///< fifo: those between teams
     std::uint64_t total_bytes;
 
     static constexpr WorkspaceLayout build(const WorkspaceShape& shape) {
@@ -123,6 +127,8 @@ struct WorkspaceLayout {
                                   static_cast<std::uint64_t>(shape.ready_block_count) * 4);
         layout.stream_rings =
             place(static_cast<std::uint64_t>(shape.stream_ring_count) * shape.stream_ring_bytes);
+        layout.stream_rails =
+            place(static_cast<std::uint64_t>(shape.stream_rail_count) * shape.stream_rail_bytes);
         layout.total_bytes = at;
         return layout;
     }

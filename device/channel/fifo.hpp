@@ -175,6 +175,13 @@ class FifoSender : public detail::FifoRing {
     /// Looks once at the head, without waiting. room() slots are then free as after reserve.
     GIMLET_DEVICE void poll() { cursor_.told = look(); }
 
+    /// Whether the `count` slots from first() on are known to be free; then they may be filled, as
+    /// after reserve.
+    GIMLET_DEVICE bool claim(std::uint32_t count) const { return count <= room(); }
+
+    /// Value of the head word that was seen last.
+    GIMLET_DEVICE std::uint64_t seen() const { return cursor_.told; }
+
     /// Hands the `count` slots from first() on to the receiver; count <= what was reserved, zero
     /// does nothing.
     ///
@@ -272,6 +279,9 @@ class FifoReceiver : public detail::FifoRing {
         tail_seen_ = look();
         after_acquire(reads);
     }
+
+    /// Value of the tail word that was seen last.
+    GIMLET_DEVICE std::uint64_t seen() const { return tail_seen_; }
 
     /// Waits until at least `least` slots from first() on are filled; 1 <= least <= receive_chunk.
     /// available() may be more, also more than this step's: a sender may be a step ahead.
@@ -409,12 +419,22 @@ class GinFifoSender : public detail::FifoRing {
                                return detail::reached(seen, needed);
                            });
         }
-        if (status == WaitStatus::ok && cursor_.unflushed + count > capacity_) {
-            if (!mutated(Mutant::fifo_no_flush))
-                gin_context(peers_, end_.channel).flush(ncclCoopThread{});
-            cursor_.unflushed = 0;
-        }
+        if (status == WaitStatus::ok) free_buffer(count);
         return status;
+    }
+
+    /// As FifoSender's.
+    GIMLET_DEVICE std::uint32_t room() const {
+        return capacity_ - static_cast<std::uint32_t>(expected_ - head_seen_);
+    }
+    GIMLET_DEVICE void poll() { head_seen_ = look(); }
+    GIMLET_DEVICE std::uint64_t seen() const { return head_seen_; }
+
+    /// As FifoSender::claim; may flush, as reserve does.
+    GIMLET_DEVICE bool claim(std::uint32_t count) {
+        if (count > room()) return false;
+        free_buffer(count);
+        return true;
     }
 
     /// Hands the `count` slots from first() on to the receiver; count <= what was reserved, zero
@@ -456,6 +476,13 @@ class GinFifoSender : public detail::FifoRing {
           end_(end),
           slots_offset_(layout.slots) {}
 
+    /// The send buffer's `count` slots from first() on are not the source of a put any more.
+    GIMLET_DEVICE void free_buffer(std::uint32_t count) {
+        if (cursor_.unflushed + count <= capacity_) return;
+        if (!mutated(Mutant::fifo_no_flush))
+            gin_context(peers_, end_.channel).flush(ncclCoopThread{});
+        cursor_.unflushed = 0;
+    }
     GIMLET_DEVICE void put(AggregatedPut& batch, std::uint32_t index, std::uint32_t count) const {
         const std::uint64_t at = slots_offset_ + static_cast<std::uint64_t>(index) * slot_bytes_;
         batch.put(end_.peer_offset + at, end_.local_offset + at,
@@ -508,6 +535,7 @@ class GinFifoReceiver : public detail::FifoRing {
         tail_seen_ = look();
         after_acquire(reads);
     }
+    GIMLET_DEVICE std::uint64_t seen() const { return tail_seen_; }
 
     /// As FifoReceiver::wait. What the puts of the available() slots wrote is visible.
     GIMLET_DEVICE WaitStatus wait(const WaitScope& outer_scope, std::uint32_t least,

@@ -4,6 +4,7 @@
 #include "device/kernels/launch.hpp"
 #include "device/kernels/launch_detail.hpp"
 #include "device/kernels/stream_combine.hpp"
+#include "device/kernels/stream_sums.hpp"
 
 namespace gimlet {
 namespace device {
@@ -13,6 +14,14 @@ namespace {
 inline constexpr int kCombineThreads = 576;
 /// fifo: with two send warps.
 inline constexpr int kStreamCombineThreads = kCombineThreads + 2 * kWarpSize;
+/// and two that sum for other teams.
+inline constexpr int kRailStreamCombineThreads = kStreamCombineThreads + 2 * kWarpSize;
+
+constexpr int most_combine_threads(Reach reach) {
+    return reach == Reach::stream        ? kStreamCombineThreads
+           : reach == Reach::stream_rail ? kRailStreamCombineThreads
+                                         : kCombineThreads;
+}
 
 /// Only lanes below K, and tokens that exist, have rows.
 template <Reach R>
@@ -70,7 +79,7 @@ struct CombineRing {
         first_token = block_index() * ring_count + ring;
         token_stride = block_count() * ring_count;
         token_end = ctx.args.token_count;
-        if constexpr (R == Reach::stream) {
+        if constexpr (has_rings(R)) {
             // A ring's tokens are those of a channel of the dispatch.
             const std::int32_t tokens = ctx.exchange.stream.channel_tokens(token_end);
             first_token *= tokens;
@@ -318,6 +327,18 @@ GIMLET_DEVICE void sum_tokens(const CombineContext<R>& ctx, const CombineRing& r
     }
 }
 
+/// fifo: the warps behind the rings send rows home, and sum for homes in other teams.
+template <ElementType E, Reach R>
+GIMLET_DEVICE void stream_answers(const CombineContext<R>& ctx, const CombineRing& ring) {
+    const std::int32_t rings = ctx.exchange.shape.copy_warps;
+    const std::int32_t warp = warp_index() - ring.warps * rings;
+    if (warp < rings) {
+        StreamAnswers<R>(ctx, warp).run();
+    } else if constexpr (has_rail(R)) {
+        StreamSums<E>(ctx, warp - rings).run();
+    }
+}
+
 /// Load warp: readies its ring's mbarriers; the block barrier of fill_combine_tables makes them
 /// known.
 GIMLET_DEVICE void set_up_ring(const CombineRing& ring) {
@@ -336,6 +357,9 @@ GIMLET_DEVICE void set_up_ring(const CombineRing& ring) {
 template <Reach R>
 GIMLET_DEVICE void announce_ready(const CombineContext<R>& ctx) {
     if constexpr (R == Reach::rail) announce_on_rail(ctx);
+    if constexpr (R == Reach::stream_rail) {
+        if (block_index() == 0) signal_ready_on_rail(ctx, ctx.refuses());
+    }
     if (block_index() != 0 || warp_index() != warp_count() - 1) return;
     const bool refuses = ctx.refuses();
     if (refuses && !ctx.tells_refusal()) return;
@@ -382,7 +406,7 @@ GIMLET_DEVICE bool await_ready(const CombineContext<R>& ctx) {
                 return static_cast<std::int64_t>(beyond) >= 0;
             });
         } else if (R == Reach::gin || on_rail(ctx.peers, rank)) {
-            const std::int32_t signals = R == Reach::rail ? ctx.exchange.rail.channel_count : 1;
+            const std::int32_t signals = has_rail(R) ? ctx.exchange.rail.channel_count : 1;
             status = shadow.wait_meet(scope, rank, ctx.contexts().notify_context(),
                                       ctx.signals().combine_ready(rank),
                                       mutate(Mutant::combine_gin_ready_not_awaited,
@@ -414,6 +438,8 @@ GIMLET_DEVICE void finish(const CombineContext<R>& ctx) {
     const bool failed = block_any(ctx.poisoned());
     if constexpr (R == Reach::rail) {
         if (!failed) settle_rail(ctx);
+    } else if constexpr (R == Reach::stream_rail) {
+        if (!failed) settle_ready(ctx);
     } else {
         if (!failed) settle_chunks(ctx);
     }
@@ -424,8 +450,7 @@ GIMLET_DEVICE void finish(const CombineContext<R>& ctx) {
 }
 
 template <ElementType E, Reach R>
-GIMLET_GLOBAL void __launch_bounds__(R == Reach::stream ? kStreamCombineThreads : kCombineThreads,
-                                     1)
+GIMLET_GLOBAL void __launch_bounds__(most_combine_threads(R), 1)
     combine_kernel(const GIMLET_GRID_CONSTANT CombineArgs args) {
     const CombineContext<R> ctx(args);
     const CombineRing ring(ctx);
@@ -438,18 +463,16 @@ GIMLET_GLOBAL void __launch_bounds__(R == Reach::stream ? kStreamCombineThreads 
         block_sync();  // there may be no routing
     }
     LaneRow first{};
-    if (R != Reach::stream && ring.loads()) first = lane_row(ctx, ring.first_token);
+    if (!has_rings(R) && ring.loads()) first = lane_row(ctx, ring.first_token);
     if (thread_index() == 0 && !ctx.failed)
         note_event(ctx.peers, Tag::combine, ctx.epoch, EventKind::begin);
     if (*ctx.verdict == 0 && await_ready(ctx)) {
         if (thread_index() == 0)
             note_event(ctx.peers, Tag::combine, ctx.epoch, EventKind::peers_ready);
         if constexpr (R == Reach::gin) push_chunks(ctx);
-        if constexpr (R == Reach::stream) {
-            if (ring.loads()) StreamLoader<CombineRing>(ctx, ring).run();
-            if (!ring.inside) {
-                StreamAnswers(ctx, warp_index() - ring.warps * ctx.exchange.shape.copy_warps).run();
-            }
+        if constexpr (has_rings(R)) {
+            if (ring.loads()) StreamLoader<R, CombineRing>(ctx, ring).run();
+            if (!ring.inside) stream_answers<E>(ctx, ring);
         } else if (ring.loads()) {
             load_tokens(ctx, ring, first);
         }
@@ -484,6 +507,7 @@ CombineKernel combine_kernel_of(ElementType type, Reach reach) {
         case Reach::gin: return combine_kernel_of<Reach::gin>(type);
         case Reach::rail: return combine_kernel_of<Reach::rail>(type);
         case Reach::stream: return combine_kernel_of<Reach::stream>(type);
+        case Reach::stream_rail: return combine_kernel_of<Reach::stream_rail>(type);
         default: return combine_kernel_of<Reach::lsa>(type);
     }
 }
@@ -501,7 +525,8 @@ std::uint32_t combine_max_slot_bytes(std::int32_t thread_count, std::int32_t rin
 cudaError_t prepare_combine() {
     for (const ElementType type :
          {ElementType::float32, ElementType::float16, ElementType::bfloat16}) {
-        for (const Reach reach : {Reach::lsa, Reach::gin, Reach::rail, Reach::stream}) {
+        for (const Reach reach :
+             {Reach::lsa, Reach::gin, Reach::rail, Reach::stream, Reach::stream_rail}) {
             const cudaError_t error = raise_shared_limit(combine_kernel_of(type, reach));
             if (error != cudaSuccess) return error;
         }

@@ -38,7 +38,8 @@ inline constexpr std::int32_t kStreamSendSlots = 3;
 
 /// Dynamic shared memory of the combine kernel. A block has shape.copy_warps rings of
 /// shape.slots_per_warp slots; each ring has one load warp and an equal share of the other warps,
-/// which sum. With Sync::fifo, shape.forward_warps more warps come last, which send rows home.
+/// which sum. With Sync::fifo, shape.forward_warps more warps come last: as many as rings, which
+/// send rows home, and with several teams as many again, which sum for homes in other teams.
 struct CombineSharedLayout {
     std::uint32_t slots;        ///< row pieces, ring by ring
     std::uint32_t full;         ///< u64 mbarrier per slot
@@ -48,8 +49,8 @@ struct CombineSharedLayout {
     std::uint32_t first_chunk;  ///< i32[R + 1]: first chunk of this rank's rows at each GIN peer
     std::uint32_t send_slots;   ///< fifo: kStreamSendSlots slots a send warp
     std::uint32_t send_full;    ///< fifo: u64 mbarrier per such slot
-    std::uint32_t heads;        ///< fifo: u64[send warps][32] heads that were seen
-    std::uint32_t verdict;      ///< u32
+    std::uint32_t heads;    ///< fifo: u64[32] words that were seen a send warp, 64 a warp that sums
+    std::uint32_t verdict;  ///< u32
     std::uint32_t total_bytes;
 
     static constexpr CombineSharedLayout build(const KernelShape& shape, std::int32_t rank_count) {
@@ -68,10 +69,13 @@ struct CombineSharedLayout {
         out.tickets = place(count * 8u);
         out.peer_base = place(ranks * 8u);
         out.first_chunk = place((ranks + 1u) * 4u);
-        const auto senders = static_cast<std::uint32_t>(shape.forward_warps);
+        // Several teams: as many warps again sum, who watch tails and heads.
+        const auto forwards = static_cast<std::uint32_t>(shape.forward_warps);
+        const auto rings = static_cast<std::uint32_t>(shape.copy_warps);
+        const std::uint32_t senders = forwards < rings ? forwards : rings;
         out.send_slots = place(senders * kStreamSendSlots * shape.slot_bytes);
         out.send_full = place(senders * kStreamSendSlots * 8u);
-        out.heads = place(senders * kWarpSize * 8u);
+        out.heads = place((senders + 2u * (forwards - senders)) * kWarpSize * 8u);
         out.verdict = place(16u);
         out.total_bytes = at;
         return out;

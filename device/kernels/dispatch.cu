@@ -4,6 +4,7 @@
 #include "device/kernels/launch.hpp"
 #include "device/kernels/launch_detail.hpp"
 #include "device/kernels/stream_dispatch.hpp"
+#include "device/kernels/stream_relay.hpp"
 
 namespace gimlet {
 namespace device {
@@ -41,7 +42,7 @@ GIMLET_DEVICE bool find_slots(const DispatchContext<R>& ctx, const TokenBatch& f
     // Not before the choices are here, which these loads would delay.
     start_loads(ctx);
     if (!send_counts(ctx)) return false;
-    if constexpr (R == Reach::rail) {
+    if constexpr (has_rail(R)) {
         if (!hand_on_counts(ctx)) return false;
     }
     if (!receive_counts(ctx)) return false;
@@ -177,7 +178,10 @@ GIMLET_DEVICE void finish(const DispatchContext<R>& ctx) {
     block_sync();
     if (*ctx.verdict == 0) return;
     // fifo: every block has seen its own rings' ends.
-    if (R != Reach::stream &&
+    if constexpr (R == Reach::stream_rail) {
+        if (!block_any(ctx.poisoned())) settle_rail(ctx);
+    }
+    if (!has_rings(R) &&
         (!block_any(ctx.poisoned()) || mutated(Mutant::dispatch_ignores_refusal))) {
         announce_rows(ctx);
         if (thread_index() == 0) ctx.note(EventKind::rows_sent);
@@ -208,9 +212,9 @@ GIMLET_GLOBAL void __launch_bounds__(kDispatchThreads, 1)
         first = load_choices(ctx, TokenGroups(ctx), range.begin, range.end);
     }
     set_up(ctx, args.shared);
-    if constexpr (R == Reach::stream) clear_next_ready(ctx);
+    if constexpr (has_rings(R)) clear_next_ready(ctx);
     if (find_slots(ctx, first)) {
-        if constexpr (R == Reach::stream) {
+        if constexpr (has_rings(R)) {
             fill_gaps(ctx);
             stream_rows(ctx);
         } else if constexpr (R == Reach::rail) {
@@ -221,7 +225,7 @@ GIMLET_GLOBAL void __launch_bounds__(kDispatchThreads, 1)
             record_step(ctx);
             write_records(ctx, ctx.exchange.shape.copy_warps);
         }
-        if constexpr (R != Reach::stream) fill_gaps(ctx);
+        if constexpr (!has_rings(R)) fill_gaps(ctx);
     } else {
         abandon_loads(ctx);
     }
@@ -232,6 +236,18 @@ GIMLET_GLOBAL void __launch_bounds__(kDispatchThreads, 1)
 }  // namespace device
 
 namespace {
+
+using DispatchKernel = void (*)(device::DispatchKernelArgs);
+
+DispatchKernel kernel_of(Reach reach) {
+    switch (reach) {
+        case Reach::gin: return device::dispatch_kernel<Reach::gin>;
+        case Reach::rail: return device::dispatch_kernel<Reach::rail>;
+        case Reach::stream: return device::dispatch_kernel<Reach::stream>;
+        case Reach::stream_rail: return device::dispatch_kernel<Reach::stream_rail>;
+        default: return device::dispatch_kernel<Reach::lsa>;
+    }
+}
 
 /// log2 of the smallest power of two that is not below `value` (1 .. 32).
 std::int32_t bits_for(std::int32_t value) {
@@ -252,7 +268,8 @@ std::uint32_t dispatch_shared_bytes(const ExchangeArgs& exchange, const KernelSh
 cudaError_t prepare_dispatch() {
     for (const auto kernel :
          {device::dispatch_kernel<Reach::lsa>, device::dispatch_kernel<Reach::gin>,
-          device::dispatch_kernel<Reach::rail>, device::dispatch_kernel<Reach::stream>}) {
+          device::dispatch_kernel<Reach::rail>, device::dispatch_kernel<Reach::stream>,
+          device::dispatch_kernel<Reach::stream_rail>}) {
         if (const cudaError_t error = raise_shared_limit(kernel); error != cudaSuccess)
             return error;
     }
@@ -298,11 +315,7 @@ cudaError_t launch_dispatch(const DispatchArgs& args, cudaStream_t stream) {
         (counted + shape.count_warps - 1) / shape.count_warps,
         bits_for(exchange.topk),
         range};
-    const auto kernel = reach == Reach::stream ? device::dispatch_kernel<Reach::stream>
-                        : reach == Reach::rail ? device::dispatch_kernel<Reach::rail>
-                        : reach == Reach::gin  ? device::dispatch_kernel<Reach::gin>
-                                               : device::dispatch_kernel<Reach::lsa>;
-    return launch(kernel, shape, stream, kernel_args);
+    return launch(kernel_of(reach), shape, stream, kernel_args);
 }
 
 }  // namespace gimlet

@@ -156,7 +156,7 @@ struct DispatchContext {
         return rank_major() ? key : experts.rank_of(key);
     }
     /// Whether count rows hold the experts of all ranks, or only those of the rank that gets them.
-    GIMLET_DEVICE bool wide_counts() const { return R == Reach::rail || !rank_major(); }
+    GIMLET_DEVICE bool wide_counts() const { return has_rail(R) || !rank_major(); }
     /// Index of a key's count in a count row.
     GIMLET_DEVICE std::int32_t key_word(std::int32_t key) const {
         return rank_major() ? 1 + key : 1 + peers.rank_count + key;
@@ -185,12 +185,12 @@ struct DispatchContext {
 
     /// This rank's received rows of the step.
     GIMLET_DEVICE std::byte* own_rows() const {
-        if constexpr (R == Reach::stream) return args.out_rows[parity];
+        if constexpr (has_rings(R)) return args.out_rows[parity];
         return reinterpret_cast<std::byte*>(peer_base[peers.rank]) +
                exchange.regions.recv_rows[parity];
     }
     GIMLET_DEVICE std::byte* own_records() const {
-        if constexpr (R == Reach::stream) return args.out_records[parity];
+        if constexpr (has_rings(R)) return args.out_records[parity];
         return reinterpret_cast<std::byte*>(peer_base[peers.rank]) +
                exchange.regions.recv_meta[parity];
     }

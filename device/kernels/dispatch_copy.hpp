@@ -75,7 +75,7 @@ GIMLET_DEVICE LaneTarget lane_target(const DispatchContext<R>& ctx, std::int32_t
         out.index = ref.slot;
         return out;
     }
-    if constexpr (R == Reach::rail) {
+    if constexpr (has_rail(R)) {
         out.active = false;  // travels as a row of the rail, see hybrid_dispatch.hpp
         return out;
     }
@@ -100,7 +100,7 @@ struct CopyUnits {
     GIMLET_DEVICE explicit CopyUnits(const DispatchContext<R>& ctx) {
         const KernelShape& shape = ctx.exchange.shape;
         row_bytes = ctx.exchange.token_layout.row_bytes;
-        header_bytes = R == Reach::stream ? ctx.exchange.stream.header_bytes : 0;
+        header_bytes = has_rings(R) ? ctx.exchange.stream.header_bytes : 0;
         piece_bytes = shape.slot_bytes - header_bytes;
         pieces = static_cast<std::int32_t>((row_bytes + piece_bytes - 1) / piece_bytes);
         first_token = ctx.token_begin + warp_index();
@@ -175,7 +175,9 @@ GIMLET_DEVICE void load_unit(const DispatchContext<R>& ctx, const CopyUnits& uni
 template <Reach R>
 GIMLET_DEVICE void start_loads(const DispatchContext<R>& ctx) {
     const std::int32_t copy_warps = ctx.exchange.shape.copy_warps;
-    if (warp_index() >= copy_warps + ctx.exchange.shape.forward_warps) return;
+    const std::int32_t warps = copy_warps + ctx.exchange.shape.forward_warps +
+                               (R == Reach::stream_rail ? ctx.exchange.stream.relay_warps : 0);
+    if (warp_index() >= warps) return;
     const CopyRing ring(ctx);
     if (lane_index() == 0) {
         GIMLET_ROLLED
@@ -430,7 +432,8 @@ GIMLET_DEVICE void write_records(const DispatchContext<R>& ctx, std::int32_t fir
 
 /// Counts rows of one output tensor as they come, by blocks of ready_rows. The rows must have been
 /// written by this thread, or before a barrier.
-GIMLET_DEVICE void count_ready(const DispatchContext<Reach::stream>& ctx, std::int64_t slot,
+template <Reach R>
+GIMLET_DEVICE void count_ready(const DispatchContext<R>& ctx, std::int64_t slot,
                                std::int64_t rows) {
     const StreamShape& stream = ctx.exchange.stream;
     const auto set = static_cast<std::int64_t>(ctx.epoch % kReadySets);
@@ -450,7 +453,7 @@ GIMLET_DEVICE void count_ready(const DispatchContext<Reach::stream>& ctx, std::i
 /// fifo: padding rows count as arrived, too. Whole block.
 template <Reach R>
 GIMLET_DEVICE void count_gap(const DispatchContext<R>& ctx, std::int64_t begin, std::int64_t end) {
-    if constexpr (R == Reach::stream) {
+    if constexpr (has_rings(R)) {
         block_sync();
         if (thread_index() == 0) count_ready(ctx, begin, end - begin);
     }

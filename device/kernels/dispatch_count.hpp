@@ -314,9 +314,8 @@ GIMLET_DEVICE std::int32_t source_word(const DispatchContext<R>& ctx, std::int32
 /// counts on to their teams.
 template <Reach R>
 GIMLET_DEVICE std::int32_t served_count(const DispatchContext<R>& ctx) {
-    const std::int32_t peers = R == Reach::rail
-                                   ? ctx.peers.lsa_size + ctx.exchange.rail.peer_count()
-                                   : ctx.peers.rank_count;
+    const std::int32_t peers =
+        has_rail(R) ? ctx.peers.lsa_size + ctx.exchange.rail.peer_count() : ctx.peers.rank_count;
     const std::int32_t left = peers - block_index();
     return left > 0 ? (left + block_count() - 1) / block_count() : 0;
 }
@@ -325,7 +324,7 @@ GIMLET_DEVICE std::int32_t served_count(const DispatchContext<R>& ctx) {
 template <Reach R>
 GIMLET_DEVICE std::int32_t served_peer(const DispatchContext<R>& ctx, std::int32_t i) {
     const std::int32_t number = block_index() + i * block_count();
-    if constexpr (R != Reach::rail) return number;
+    if constexpr (!has_rail(R)) return number;
     const std::int32_t other = number - ctx.peers.lsa_size;
     if (other < 0) return lsa_member(ctx.peers, number);
     return ctx.exchange.rail.team_of(other) * ctx.peers.lsa_size + ctx.peers.lsa_rank;
@@ -464,7 +463,7 @@ GIMLET_DEVICE void put_count_rows(const DispatchContext<R>& ctx) {
     for (std::int32_t i = thread_index(); i < served_count(ctx); i += block_threads()) {
         const std::int32_t peer = served_peer(ctx, i);
         if (ctx.is_lsa(peer) || ctx.excluded(peer)) continue;
-        const std::uint64_t target = R == Reach::rail
+        const std::uint64_t target = has_rail(R)
                                          ? ctx.rail_count_row_offset(ctx.exchange.rail.team_index)
                                          : ctx.count_row_offset(ctx.peers.rank);
         gin.put(world_team(ctx.peers), peer, ctx.peers.window, target, ctx.peers.window,

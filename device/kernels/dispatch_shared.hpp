@@ -13,7 +13,7 @@ namespace gimlet {
 /// A key is what owns a contiguous range of final slots: the destination rank (rank_major) or the
 /// expert (expert_major).
 struct DispatchSharedLayout {
-    std::uint32_t slots;      ///< slots_per_warp row slots a copy or forward warp
+    std::uint32_t slots;      ///< slots_per_warp row slots a copy, forward or relay warp
     std::uint32_t mbarriers;  ///< u64 per slot
     std::uint32_t peer_base;  ///< u64[R]: window base plus skew of an LSA peer, 0 for a GIN peer
     // From here on: zeroed at the start.
@@ -28,7 +28,7 @@ struct DispatchSharedLayout {
     std::uint32_t expert_rows;   ///< i32[local experts]: rows of each local expert
     std::uint32_t rail;          ///< hybrid: i32[copy_warps][2][teams - 1] rows, then choices given
                                  ///< out; i32[forward_warps][pairs a warp] rows handed on
-    std::uint32_t stream;        ///< fifo: u64[receive warps][32] tails that were seen
+    std::uint32_t stream;        ///< fifo: u64[receive and relay warps][32] tails that were seen
     std::uint32_t verdict;       ///< u32: the block's fault state
     std::uint32_t total_bytes;
 
@@ -53,12 +53,13 @@ struct DispatchSharedLayout {
         const auto experts = static_cast<std::uint32_t>(expert_count);
         const std::uint32_t keys = layout == Layout::rank_major ? ranks : experts;
         const auto slot_count = static_cast<std::uint32_t>(
-            (shape.copy_warps + shape.forward_warps) * shape.slots_per_warp);
-        const auto rail_words =
-            static_cast<std::uint32_t>(shape.copy_warps * 2 * rail.peer_count() +
-                                       shape.forward_warps * pairs_per_warp(shape, rail));
-        const auto stream_warps =
-            static_cast<std::uint32_t>(stream.active() ? shape.forward_warps : 0);
+            (shape.copy_warps + shape.forward_warps + stream.relay_warps) * shape.slots_per_warp);
+        const auto rail_words = static_cast<std::uint32_t>(
+            stream.active() ? 0
+                            : shape.copy_warps * 2 * rail.peer_count() +
+                                  shape.forward_warps * pairs_per_warp(shape, rail));
+        const auto stream_warps = static_cast<std::uint32_t>(
+            stream.active() ? shape.forward_warps + stream.relay_warps : 0);
         out.slots = place(slot_count * shape.slot_bytes);
         out.mbarriers = place(slot_count * 8u);
         out.peer_base = place(ranks * 8u);

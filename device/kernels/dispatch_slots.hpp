@@ -215,7 +215,7 @@ GIMLET_DEVICE void write_step(const DispatchContext<R>& ctx, StepCounts* step) {
     step->partial = ctx.excluded_ranks != 0 ? 1 : 0;
     if (step == ctx.args.host_step) {
         store_release<Scope::system>(&step->epoch, ctx.epoch);
-    } else if constexpr (R == Reach::stream) {
+    } else if constexpr (has_rings(R)) {
         store_release<Scope::gpu>(&step->epoch, ctx.epoch);  // for kernels beside this one, too
     } else {
         step->epoch = ctx.epoch;  // for kernels behind this one

@@ -11,6 +11,46 @@ namespace gimlet::device {
 
 using RailCombine = CombineContext<Reach::rail>;
 
+/// Tells the rail that this rank has entered the step, or that it refuses it: adds channel_count to
+/// the signal of every rail peer. Block 0.
+template <Reach R>
+GIMLET_DEVICE void signal_ready_on_rail(const CombineContext<R>& ctx, bool refuses) {
+    if (refuses && !ctx.tells_refusal()) return;
+    const RailShape& rail = ctx.exchange.rail;
+    const std::uint64_t ready = static_cast<std::uint64_t>(rail.channel_count);
+    const std::uint64_t mark = refuses ? refused_mark(ctx.epoch) : 0;
+    const ncclGin gin = gin_context(ctx.peers, ctx.contexts().notify_context());
+    GIMLET_ROLLED
+    for (std::int32_t i = thread_index(); i < rail.peer_count(); i += block_threads()) {
+        const std::int32_t peer = rail_peer(ctx.exchange, i * rail.channel_count);
+        if (ctx.excluded(peer)) continue;
+        gin.signal(
+            world_team(ctx.peers), peer,
+            ncclGin_WeakSignalAdd{ctx.signals().combine_ready(ctx.peers.rank), ready + mark});
+    }
+}
+
+/// Last block: the ready signals become part of what earlier steps amount to, and send buffers are
+/// free (flush = sources reusable).
+template <Reach R>
+GIMLET_DEVICE void settle_ready(const CombineContext<R>& ctx) {
+    const RailShape& rail = ctx.exchange.rail;
+    const SignalShadow shadow(ctx.peers);
+    GIMLET_ROLLED
+    for (std::int32_t i = thread_index(); i < rail.peer_count(); i += block_threads()) {
+        const std::int32_t peer = rail_peer(ctx.exchange, i * rail.channel_count);
+        shadow.advance(ctx.contexts().notify_context(), ctx.signals().combine_ready(peer),
+                       mutate(Mutant::home_ready_shadow_stays,
+                              static_cast<std::uint64_t>(rail.channel_count), 0));
+    }
+    GIMLET_ROLLED
+    for (std::int32_t context = warp_index(); context < ctx.peers.gin_context_count;
+         context += warp_count()) {
+        const ncclGin gin = gin_context(ctx.peers, context);
+        if (!mutated(Mutant::home_no_flush)) gin.flush(ncclCoopWarp());
+    }
+}
+
 GIMLET_DEVICE bool pre_sums(const RailCombine& ctx) {
     return ctx.exchange.rail.pre_sum == PreSum::on;
 }
@@ -77,18 +117,7 @@ GIMLET_DEVICE void announce_on_rail(const RailCombine& ctx) {
             ship_weights(ctx, pair);
         return;
     }
-    if (block_index() != 0 || (refuses && !ctx.tells_refusal())) return;
-    const std::uint64_t ready = static_cast<std::uint64_t>(rail.channel_count);
-    const std::uint64_t mark = refuses ? refused_mark(ctx.epoch) : 0;
-    const ncclGin gin = gin_context(ctx.peers, ctx.contexts().notify_context());
-    GIMLET_ROLLED
-    for (std::int32_t i = thread_index(); i < rail.peer_count(); i += block_threads()) {
-        const std::int32_t peer = rail_peer(ctx.exchange, i * rail.channel_count);
-        if (ctx.excluded(peer)) continue;
-        gin.signal(
-            world_team(ctx.peers), peer,
-            ncclGin_WeakSignalAdd{ctx.signals().combine_ready(ctx.peers.rank), ready + mark});
-    }
+    if (block_index() == 0) signal_ready_on_rail(ctx, refuses);
 }
 
 /// The row that lane k's choice of rail row `row` left in this team. Only lanes below K.
@@ -177,7 +206,6 @@ GIMLET_DEVICE bool await_home_row(const RailCombine& ctx, const LaneRow& lane) {
 /// sources reusable).
 GIMLET_DEVICE void settle_rail(const RailCombine& ctx) {
     const RailShape& rail = ctx.exchange.rail;
-    const SignalShadow shadow(ctx.peers);
     GIMLET_ROLLED
     for (std::int32_t pair = thread_index(); pair < rail.pair_count(); pair += block_threads()) {
         const SignaledTail tail = combine_tail(ctx, pair);
@@ -191,19 +219,7 @@ GIMLET_DEVICE void settle_rail(const RailCombine& ctx) {
             });
         if (status == WaitStatus::ok && !mutated(Mutant::home_tail_not_settled)) tail.settle(state);
     }
-    GIMLET_ROLLED
-    for (std::int32_t i = thread_index(); i < rail.peer_count(); i += block_threads()) {
-        const std::int32_t peer = rail_peer(ctx.exchange, i * rail.channel_count);
-        shadow.advance(ctx.contexts().notify_context(), ctx.signals().combine_ready(peer),
-                       mutate(Mutant::home_ready_shadow_stays,
-                              static_cast<std::uint64_t>(rail.channel_count), 0));
-    }
-    GIMLET_ROLLED
-    for (std::int32_t context = warp_index(); context < ctx.peers.gin_context_count;
-         context += warp_count()) {
-        const ncclGin gin = gin_context(ctx.peers, context);
-        if (!mutated(Mutant::home_no_flush)) gin.flush(ncclCoopWarp());
-    }
+    settle_ready(ctx);
 }
 
 }  // namespace gimlet::device

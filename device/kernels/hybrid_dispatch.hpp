@@ -14,7 +14,8 @@ using RailDispatch = DispatchContext<Reach::rail>;
 
 /// One warp hands on one source's count row: words first, the header last. Every word carries its
 /// tag, so that receivers poll them as if the source had written them itself.
-GIMLET_DEVICE void hand_on_count_row(const RailDispatch& ctx, std::int32_t team) {
+template <Reach R>
+GIMLET_DEVICE void hand_on_count_row(const DispatchContext<R>& ctx, std::int32_t team) {
     const std::int32_t source = team * ctx.peers.lsa_size + ctx.peers.lsa_rank;
     const bool fresh = ctx.args.mode == RoutingMode::fresh;
     const std::int32_t words = fresh ? 1 + ctx.peers.rank_count + ctx.peers.shape.expert_words : 1;
@@ -46,26 +47,27 @@ struct CountTeams {
     std::uint32_t pending;
 
     GIMLET_DEVICE std::int32_t team(std::int32_t i) const { return first + i * stride; }
-    GIMLET_DEVICE std::int32_t source(const RailDispatch& ctx, std::int32_t i) const {
-        return team(i) * ctx.peers.lsa_size + ctx.peers.lsa_rank;
+    GIMLET_DEVICE std::int32_t source(const PeerHandles& peers, std::int32_t i) const {
+        return team(i) * peers.lsa_size + peers.lsa_rank;
     }
 };
 
 /// Waits until the count row of one of the pending teams is here; tells in `index` which. One
 /// thread.
-GIMLET_DEVICE WaitStatus await_count_row(const RailDispatch& ctx, const CountTeams& teams,
+template <Reach R>
+GIMLET_DEVICE WaitStatus await_count_row(const DispatchContext<R>& ctx, const CountTeams& teams,
                                          std::int32_t& index) {
     const SignalShadow shadow(ctx.peers);
     const std::int32_t context = ctx.contexts().notify_context();
     const ncclGin gin = gin_context(ctx.peers, context);
-    const std::int32_t lowest = teams.source(ctx, __ffs(static_cast<int>(teams.pending)) - 1);
+    const std::int32_t lowest = teams.source(ctx.peers, __ffs(static_cast<int>(teams.pending)) - 1);
     const WaitTarget target{lowest, context,
                             shadow.expected(context, ctx.signals().count_row(lowest)) + 1};
     return wait_until(ctx.wait_scope(Primitive::count_exchange), target, [&](std::uint64_t& seen) {
         GIMLET_ROLLED
         for (std::uint32_t left = teams.pending; left != 0; left &= left - 1) {
             const std::int32_t i = __ffs(static_cast<int>(left)) - 1;
-            const std::uint32_t signal = ctx.signals().count_row(teams.source(ctx, i));
+            const std::uint32_t signal = ctx.signals().count_row(teams.source(ctx.peers, i));
             const std::uint64_t word = gin.readSignal(signal, 64, cuda::memory_order_acquire);
             if (left == teams.pending) seen = word;
             const std::uint64_t wanted =
@@ -83,7 +85,8 @@ GIMLET_DEVICE WaitStatus await_count_row(const RailDispatch& ctx, const CountTea
 /// for the headers of the team's own members, so that a rank that does not come is named by its
 /// team and its rail, not somebody whose row it would have handed on. Whole block; block-uniform
 /// verdict.
-GIMLET_DEVICE bool hand_on_counts(const RailDispatch& ctx) {
+template <Reach R>
+GIMLET_DEVICE bool hand_on_counts(const DispatchContext<R>& ctx) {
     const WaitScope scope = ctx.wait_scope(Primitive::count_exchange);
     const std::int32_t own = ctx.exchange.rail.team_index;
     const std::int32_t stride = warp_count() * block_count();
@@ -501,7 +504,8 @@ GIMLET_DEVICE void forward_pairs(const RailDispatch& ctx) {
 
 /// Last block: the rail's count rows are part of what earlier steps amount to, and the send buffer
 /// is free (flush = sources reusable).
-GIMLET_DEVICE void settle_rail(const RailDispatch& ctx) {
+template <Reach R>
+GIMLET_DEVICE void settle_rail(const DispatchContext<R>& ctx) {
     const SignalShadow shadow(ctx.peers);
     GIMLET_ROLLED
     for (std::int32_t team = thread_index(); team < ctx.exchange.rail.team_count;

@@ -62,14 +62,13 @@ GIMLET_DEVICE void fill(const PeerHandles& peers, std::uint64_t offset, std::uin
     }
 }
 
-/// Rings are empty, with both ends at `position`: an arbitrary number, the same on all ranks.
-GIMLET_DEVICE void reset_rings(const PeerHandles& peers, std::uint64_t position) {
+GIMLET_DEVICE void reset_rings(const PeerHandles& peers, std::uint64_t base, std::int32_t count,
+                               std::uint64_t bytes, std::uint64_t position) {
     // Where the words are does not depend on the slots.
     constexpr FifoLayout ring = FifoLayout::build(FifoOptions{FifoLink::lsa, 1, 16, 1, 1, 1});
     GIMLET_ROLLED
-    for (std::int32_t i = thread_index(); i < peers.shape.stream_ring_count; i += block_threads()) {
-        const std::uint64_t at = peers.layout.stream_rings +
-                                 static_cast<std::uint64_t>(i) * peers.shape.stream_ring_bytes;
+    for (std::int32_t i = thread_index(); i < count; i += block_threads()) {
+        const std::uint64_t at = base + static_cast<std::uint64_t>(i) * bytes;
         *local_word<std::uint64_t>(peers, at + ring.head) = position;
         *local_word<std::uint64_t>(peers, at + ring.tail) = position;
         FifoCursor cursor{};
@@ -77,6 +76,15 @@ GIMLET_DEVICE void reset_rings(const PeerHandles& peers, std::uint64_t position)
         *local_word<FifoCursor>(peers, at + ring.sender) = cursor;
         *local_word<FifoCursor>(peers, at + ring.receiver) = cursor;
     }
+}
+
+/// Rings are empty, with both ends at `position`: an arbitrary number, the same on all ranks. Of
+/// rail rings, what tails and heads amount to is kept with the signals.
+GIMLET_DEVICE void reset_rings(const PeerHandles& peers, std::uint64_t position) {
+    reset_rings(peers, peers.layout.stream_rings, peers.shape.stream_ring_count,
+                peers.shape.stream_ring_bytes, position);
+    reset_rings(peers, peers.layout.stream_rails, peers.shape.stream_rail_count,
+                peers.shape.stream_rail_bytes, position);
 }
 
 /// Every control word but the signals' shadows. Peers' flags get the new epochs, tags of count rows

@@ -9,19 +9,25 @@
 // See device/README.md, Streaming.
 namespace gimlet::device {
 
-using StreamCombine = CombineContext<Reach::stream>;
+/// Whether ranks of other teams send one sum for all rows of a token, which they have weighted.
+template <Reach R>
+GIMLET_DEVICE bool sums_at_teams(const CombineContext<R>& ctx) {
+    if constexpr (!has_rail(R)) return false;
+    return ctx.exchange.rail.pre_sum == PreSum::on;
+}
 
-/// A load warp at work on its channel: lane r owns the ring from rank r. `Ring` is the block's ring
-/// of row slots that the sum warps read.
-template <class Ring>
+/// A load warp at work on its channel: lane r owns the ring from rank r; with several teams, the
+/// lane of a rank on this rail owns the ring from its team. `Ring` is the block's ring of row slots
+/// that the sum warps read.
+template <Reach R, class Ring>
 class StreamLoader {
   public:
-    GIMLET_DEVICE StreamLoader(const StreamCombine& ctx, const Ring& ring)
+    GIMLET_DEVICE StreamLoader(const CombineContext<R>& ctx, const Ring& ring)
         : ctx_(ctx),
           ring_(ring),
           channel_(block_index() * ctx.exchange.shape.copy_warps + warp_index() / ring.warps),
-          serves_(lane_index() < ctx.peers.rank_count && !ctx.excluded(lane_index())),
-          in_(ctx.exchange, channel_, serves_ ? lane_index() : ctx.peers.rank) {
+          serves_(is_served<R>(ctx.peers, lane_index()) && !ctx.excluded(lane_index())),
+          in_(stream_in<R>(ctx.exchange, channel_, serves_ ? lane_index() : ctx.peers.rank)) {
         if (serves_) in_.open();
     }
 
@@ -58,8 +64,25 @@ class StreamLoader {
         return out;
     }
 
+    /// slot.rank becomes the rank whose ring the row comes through; where a team sends a sum, the
+    /// lowest choice of the team stands for all. Whole warp.
+    GIMLET_DEVICE void find_rings(LaneRow& lane) const {
+        const bool far = lane.slot.rank >= 0 && !is_lsa_peer(ctx_.peers, lane.slot.rank);
+        if (far) {
+            const std::int32_t size = ctx_.peers.lsa_size;
+            lane.slot.rank = lane.slot.rank / size * size + ctx_.peers.lsa_rank;
+        }
+        if (!sums_at_teams(ctx_)) return;
+        const std::uint32_t same = __match_any_sync(kFullWarp, far ? lane.slot.rank : -1);
+        if (!far) return;
+        lane.weight = 1.0f;
+        const bool first = (same & ((1u << lane_index()) - 1u)) == 0;
+        if (!first && !mutated(Mutant::stream_sum_taken_twice)) lane.slot.rank = -1;
+    }
+
     /// Waits for the token's rows and finds them in the rings. Warp-uniform verdict.
     GIMLET_DEVICE bool find_rows(LaneRow& lane) {
+        if constexpr (has_rail(R)) find_rings(lane);
         const std::uint32_t choices = warp_ballot(lane.slot.rank >= 0);
         std::uint32_t count = 0;  // rows of this token from the lane's rank
         GIMLET_ROLLED
@@ -162,25 +185,26 @@ class StreamLoader {
         }
     }
 
-    const StreamCombine& ctx_;
+    const CombineContext<R>& ctx_;
     const Ring& ring_;
     std::int32_t channel_;
     bool serves_;
-    RingIn in_;
+    StreamIn<R> in_;
     std::int32_t filled_ = 0;
     std::int32_t retired_ = 0;
     std::int32_t slot_rank_ = -1;  ///< lane i: whose row ends with the piece in slot i
 };
 
-/// A send warp at work on one channel of all homes: lane h owns the ring to rank h. A home that is
-/// slow holds up only its own rows.
+/// A send warp at work on one channel of all homes: lane h owns the ring to rank h, or to the rank
+/// that sums for it. A home that is slow holds up only its own rows.
+template <Reach R>
 class StreamAnswers {
   public:
-    GIMLET_DEVICE StreamAnswers(const StreamCombine& ctx, std::int32_t warp)
+    GIMLET_DEVICE StreamAnswers(const CombineContext<R>& ctx, std::int32_t warp)
         : ctx_(ctx),
-          channel_(block_index() * ctx.exchange.shape.forward_warps + warp),
+          channel_(block_index() * ctx.exchange.shape.copy_warps + warp),
           serves_(lane_index() < ctx.peers.rank_count && !ctx.excluded(lane_index())),
-          out_(ctx.exchange, channel_, serves_ ? lane_index() : ctx.peers.rank) {
+          out_(team_out(ctx.exchange, channel_, serves_ ? lane_index() : ctx.peers.rank)) {
         const StreamShape& stream = ctx.exchange.stream;
         std::byte* shared = dynamic_shared_memory();
         const auto layout = CombineSharedLayout::build(ctx.exchange.shape, ctx.peers.rank_count);
@@ -346,10 +370,10 @@ class StreamAnswers {
         return news;
     }
 
-    const StreamCombine& ctx_;
+    const CombineContext<R>& ctx_;
     std::int32_t channel_;
     bool serves_;
-    RingOut out_;
+    TeamOut out_;
     std::byte* slots_;
     Mbarrier* full_;
     std::uint64_t* seen_;

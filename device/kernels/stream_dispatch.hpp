@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "device/channel/signaled_tail.hpp"
 #include "device/kernels/dispatch_copy.hpp"
 #include "device/kernels/row_header.hpp"
 #include "device/kernels/stream_rings.hpp"
@@ -9,8 +10,6 @@
 // them out and write them to their final slots. Counts and slots are those of the direct mode. See
 // device/README.md, Streaming.
 namespace gimlet::device {
-
-using StreamDispatch = DispatchContext<Reach::stream>;
 
 /// What the lanes of a send warp know of one token: lane k its choice, all lanes whom it goes to.
 struct StreamToken {
@@ -21,7 +20,8 @@ struct StreamToken {
 };
 
 /// Whole warp.
-GIMLET_DEVICE StreamToken stream_token(const StreamDispatch& ctx, std::int32_t token) {
+template <Reach R>
+GIMLET_DEVICE StreamToken stream_token(const DispatchContext<R>& ctx, std::int32_t token) {
     StreamToken out;
     if (lane_index() < ctx.exchange.topk) {
         const std::int64_t at = static_cast<std::int64_t>(token) * ctx.exchange.topk + lane_index();
@@ -36,7 +36,8 @@ GIMLET_DEVICE StreamToken stream_token(const StreamDispatch& ctx, std::int32_t t
 
 /// Writes the header of `token` into a row slot of shared memory and hands it to the bulk engine
 /// (behind the next warp barrier). Whole warp.
-GIMLET_DEVICE void write_stream_header(const StreamDispatch& ctx, const StreamToken& info,
+template <Reach R>
+GIMLET_DEVICE void write_stream_header(const DispatchContext<R>& ctx, const StreamToken& info,
                                        std::int32_t token, std::byte* slot) {
     const RailRowLayout layout = rail_layout(ctx.exchange);
     auto* header = reinterpret_cast<std::uint32_t*>(slot);
@@ -55,16 +56,41 @@ GIMLET_DEVICE void write_stream_header(const StreamDispatch& ctx, const StreamTo
     if (!mutated(Mutant::stream_header_not_fenced)) fence_proxy_async_shared();
 }
 
-/// A send warp at work on its channel. Lane r owns the ring to rank r.
+/// Tells `member` of this team how many rows of `source`'s tokens went into its ring in this step.
+template <Reach R>
+GIMLET_DEVICE void say_end_to(const DispatchContext<R>& ctx, std::int32_t channel,
+                              std::int32_t member, std::int32_t source, std::int32_t rows) {
+    auto* ends = peer_word<std::uint64_t>(ctx.peers, member, ctx.peers.layout.stream_ends);
+    const std::int32_t ring = ctx.exchange.stream.ring(channel, source, ctx.peers.rank_count);
+    store_relaxed<Scope::system>(ends + ring, tagged(ctx.epoch, static_cast<std::uint32_t>(rows)));
+}
+
+/// The same for a rail ring. It may overtake the rows, whose number it says.
+template <Reach R>
+GIMLET_DEVICE void say_end_on_rail(const DispatchContext<R>& ctx, std::int32_t pair,
+                                   std::int32_t rows) {
+    const RailShape& rail = ctx.exchange.rail;
+    const FifoEnd end = rail_ring_end(ctx.exchange, pair, RailWay::away);
+    const std::uint32_t signal =
+        stream_signals(ctx.exchange).end(rail.team_index, rail.channel_of(pair));
+    gin_context(ctx.peers, end.channel)
+        .signal(world_team(ctx.peers), end.peer,
+                ncclGin_WeakSignalAdd{signal,
+                                      SignaledTail::step(static_cast<std::uint32_t>(rows), true)});
+}
+
+/// A send warp at work on its channel. Lane r owns the ring to rank r; with several teams, the lane
+/// of a rank on this rail owns the ring to its team, and those of that team's other ranks nothing.
+template <Reach R>
 class StreamSender {
   public:
-    GIMLET_DEVICE explicit StreamSender(const StreamDispatch& ctx)
+    GIMLET_DEVICE explicit StreamSender(const DispatchContext<R>& ctx)
         : ctx_(ctx),
           units_(ctx),
           ring_(ctx),
           channel_(block_index() * ctx.exchange.shape.copy_warps + warp_index()),
-          serves_(lane_index() < ctx.peers.rank_count && !ctx.excluded(lane_index())),
-          out_(ctx.exchange, channel_, serves_ ? lane_index() : ctx.peers.rank) {
+          serves_(is_served<R>(ctx.peers, lane_index()) && !ctx.excluded(lane_index())),
+          out_(stream_out<R>(ctx.exchange, channel_, serves_ ? lane_index() : ctx.peers.rank)) {
         if (serves_) out_.open();
     }
 
@@ -97,9 +123,29 @@ class StreamSender {
     }
 
   private:
+    /// Ranks whose rows go into this lane's ring.
+    GIMLET_DEVICE std::uint32_t own_ranks() const {
+        if constexpr (has_rail(R)) {
+            if (!out_.by_rail()) return 1u << lane_index();
+            const std::int32_t size = ctx_.peers.lsa_size;
+            return ((1u << size) - 1u) << (lane_index() / size * size);
+        } else {
+            return 1u << lane_index();
+        }
+    }
+    /// Rows between two moves of its tail.
+    GIMLET_DEVICE std::uint32_t least_rows() const {
+        const StreamShape& stream = ctx_.exchange.stream;
+        std::int32_t rows = stream.dispatch_rows;
+        if constexpr (has_rail(R)) {
+            if (out_.by_rail()) rows = stream.rail_dispatch_rows;
+        }
+        return static_cast<std::uint32_t>(rows);
+    }
+
     /// Header of the row, and room for it in the rings that it goes to.
     GIMLET_DEVICE bool open_row(const StreamToken& token, std::int32_t unit) {
-        goes_ = serves_ && (token.ranks >> lane_index() & 1u) != 0;
+        goes_ = serves_ && (token.ranks & own_ranks()) != 0;
         write_stream_header(ctx_, token, units_.token(unit), ring_.slot(unit));
         bool short_of_room = goes_ && !out_.has_room();
         if (warp_any(short_of_room)) {
@@ -145,7 +191,7 @@ class StreamSender {
 
     /// The row before this one is stored, see RingOut::count_sent().
     GIMLET_DEVICE void publish_rows() {
-        const auto least = static_cast<std::uint32_t>(ctx_.exchange.stream.dispatch_rows);
+        const std::uint32_t least = least_rows();
         if (went_) out_.count_sent();
         went_ = false;
         if (!warp_any(out_.due(least))) return;
@@ -167,22 +213,25 @@ class StreamSender {
     }
 
     GIMLET_DEVICE void say_end() const {
-        auto* ends =
-            peer_word<std::uint64_t>(ctx_.peers, lane_index(), ctx_.peers.layout.stream_ends);
-        const std::int32_t ring =
-            ctx_.exchange.stream.ring(channel_, ctx_.peers.rank, ctx_.peers.rank_count);
-        store_relaxed<Scope::system>(
-            ends + ring,
-            tagged(ctx_.epoch, static_cast<std::uint32_t>(mutate(Mutant::stream_one_row_lost, rows_,
-                                                                 rows_ > 0 ? rows_ - 1 : 0))));
+        const std::int32_t rows =
+            mutate(Mutant::stream_one_row_lost, rows_, rows_ > 0 ? rows_ - 1 : 0);
+        if constexpr (has_rail(R)) {
+            if (out_.by_rail()) {
+                const std::int32_t pair = pair_of(ctx_.exchange, channel_, lane_index());
+                if (ctx_.args.mode == RoutingMode::fresh) ctx_.args.routing.rail_sent[pair] = rows_;
+                say_end_on_rail(ctx_, pair, rows);
+                return;
+            }
+        }
+        say_end_to(ctx_, channel_, lane_index(), ctx_.peers.rank, rows);
     }
 
-    const StreamDispatch& ctx_;
+    const DispatchContext<R>& ctx_;
     CopyUnits units_;
     CopyRing ring_;
     std::int32_t channel_;
     bool serves_;
-    RingOut out_;
+    StreamOut<R> out_;
     bool goes_ = false;      ///< the present row goes to this lane's rank
     bool went_ = false;      ///< so did the row before, which is being written
     std::int32_t rows_ = 0;  ///< rows of this step
@@ -192,16 +241,17 @@ class StreamSender {
 inline constexpr std::int32_t kSettledRows = 4;
 
 /// A receive warp at work on its rings: one channel's, from every few sources. Lane i owns one.
+template <Reach R>
 class StreamReceiver {
   public:
-    GIMLET_DEVICE explicit StreamReceiver(const StreamDispatch& ctx)
+    GIMLET_DEVICE explicit StreamReceiver(const DispatchContext<R>& ctx)
         : ctx_(ctx),
           ring_(ctx),
           channel_(block_index() * ctx.exchange.shape.copy_warps +
                    warp(ctx) % ctx.exchange.shape.copy_warps),
           source_(first_source(ctx) + source_stride(ctx) * lane_index()),
           serves_(source_ < ctx.peers.rank_count && !ctx.excluded(source_)),
-          in_(ctx.exchange, channel_, serves_ ? source_ : ctx.peers.rank) {
+          in_(team_in(ctx.exchange, channel_, serves_ ? source_ : ctx.peers.rank)) {
         if (serves_) in_.open();
         row_bytes_ = ctx.exchange.token_layout.row_bytes;
         header_bytes_ = ctx.exchange.stream.header_bytes;
@@ -240,14 +290,14 @@ class StreamReceiver {
     }
 
   private:
-    GIMLET_DEVICE static std::int32_t warp(const StreamDispatch& ctx) {
+    GIMLET_DEVICE static std::int32_t warp(const DispatchContext<R>& ctx) {
         return warp_index() - ctx.exchange.shape.copy_warps;
     }
-    GIMLET_DEVICE static std::int32_t first_source(const StreamDispatch& ctx) {
+    GIMLET_DEVICE static std::int32_t first_source(const DispatchContext<R>& ctx) {
         return warp(ctx) / ctx.exchange.shape.copy_warps;
     }
     /// Receive warps that share a channel's sources.
-    GIMLET_DEVICE static std::int32_t source_stride(const StreamDispatch& ctx) {
+    GIMLET_DEVICE static std::int32_t source_stride(const DispatchContext<R>& ctx) {
         return ctx.exchange.shape.forward_warps / ctx.exchange.shape.copy_warps;
     }
 
@@ -438,12 +488,12 @@ class StreamReceiver {
         return news;
     }
 
-    const StreamDispatch& ctx_;
+    const DispatchContext<R>& ctx_;
     CopyRing ring_;
     std::int32_t channel_;
     std::int32_t source_;
     bool serves_;
-    RingIn in_;
+    TeamIn in_;
     std::uint64_t* seen_;
     const std::byte* from_ = nullptr;  ///< row that is being loaded
     std::uint32_t row_bytes_;
@@ -465,7 +515,8 @@ class StreamReceiver {
 };
 
 /// The next dispatch's arrival counters; nobody uses them now. Whole grid.
-GIMLET_DEVICE void clear_next_ready(const StreamDispatch& ctx) {
+template <Reach R>
+GIMLET_DEVICE void clear_next_ready(const DispatchContext<R>& ctx) {
     const StreamShape& stream = ctx.exchange.stream;
     const auto set = static_cast<std::int64_t>((ctx.epoch + 1) % kReadySets);
     auto* counters = local_word<std::uint32_t>(ctx.peers, ctx.peers.layout.ready_rows) +
@@ -475,18 +526,6 @@ GIMLET_DEVICE void clear_next_ready(const StreamDispatch& ctx) {
          i += block_count() * block_threads()) {
         store_relaxed<Scope::gpu>(counters + i, 0u);
     }
-}
-
-/// The rows of a step whose slots are known.
-GIMLET_DEVICE void stream_rows(const StreamDispatch& ctx) {
-    const KernelShape& shape = ctx.exchange.shape;
-    const std::int32_t receive_end = shape.copy_warps + shape.forward_warps;
-    if (warp_index() < shape.copy_warps) {
-        StreamSender(ctx).run();
-        return;
-    }
-    record_step(ctx);
-    if (warp_index() < receive_end) StreamReceiver(ctx).run();
 }
 
 }  // namespace gimlet::device

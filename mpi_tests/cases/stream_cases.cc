@@ -21,11 +21,7 @@ StepPlan stream_plan(int ranks) {
 
 void add_stream_cases(std::vector<Case>* cases) {
     const auto add = [cases](const std::string& name, std::function<void(CaseContext&)> body) {
-        cases->push_back({"fifo/" + name, 1, [body](CaseContext& context) {
-                              if (context.runtime().topology().lsa_team_count > 1)
-                                  throw Skip{"rings are inside one LSA team"};
-                              body(context);
-                          }});
+        cases->push_back({"fifo/" + name, 1, body});
     };
     for (const auto layout : {Layout::rank_major, Layout::expert_major}) {
         for (const int slots : {0, 3}) {
@@ -33,7 +29,7 @@ void add_stream_cases(std::vector<Case>* cases) {
                 [=](CaseContext& context) {
                     StepPlan plan = stream_plan(context.size());
                     plan.config.layout = layout;
-                    plan.config.chunks.nvl_recv = slots;
+                    plan.config.chunks.nvl_recv = plan.config.chunks.rdma_recv = slots;
                     if (layout == Layout::expert_major)
                         plan.rehearsal.combine_weights = Part::present;
                     run_steps(context, plan);
@@ -43,6 +39,7 @@ void add_stream_cases(std::vector<Case>* cases) {
     add("one slot, many more tokens than slots", [](CaseContext& context) {
         StepPlan plan = stream_plan(context.size());
         plan.config.chunks.nvl_recv = plan.config.chunks.nvl_send = 1;
+        plan.config.chunks.rdma_recv = 1;
         // Each row is a turn from process to process, and each turn may cost a time slice.
         plan.config.max_tokens = plan.routing.token_count = context.repeats(300, 40);
         plan.steps = 2;
@@ -53,15 +50,6 @@ void add_stream_cases(std::vector<Case>* cases) {
         plan.rehearsal.access = RowAccess::copied;
         run_steps(context, plan);
     });
-    cases->push_back({"fifo/refused with several LSA teams", 1, [](CaseContext& context) {
-                          if (context.runtime().topology().lsa_team_count == 1)
-                              throw Skip{"one LSA team"};
-                          context.expect_error(
-                              ErrorCode::invalid_argument, {"sync is fifo", "LSA team"}, [&] {
-                                  const StepPlan plan = stream_plan(context.size());
-                                  context.runtime().create_exchange(plan.config);
-                              });
-                      }});
 }
 
 }  // namespace gimlet::mpi_tests

@@ -660,6 +660,10 @@ void add_bench(CLI::App* app, const Arguments& arguments, Action* action) {
                       "fifo: rows that a ring holds, 0 = choose");
     bench->add_option("--send-rows", options->shape.chunks.nvl_send,
                       "fifo: rows between two moves of a ring's tail, 0 = choose");
+    bench->add_option("--rail-ring-rows", options->shape.chunks.rdma_recv,
+                      "fifo: rows that a ring between LSA teams holds, 0 = choose");
+    bench->add_option("--rail-send-rows", options->shape.chunks.rdma_send,
+                      "fifo: rows between two moves of its tail, 0 = choose");
     bench->add_option("--publish-rows", options->shape.publish_rows,
                       "hybrid: rows between two moves of a rail stream's tail, 0 = choose");
     bench->add_option("--experts", options->experts, "experts over all ranks");

@@ -359,6 +359,10 @@ void add_shape_options(CLI::App* command, DemoOptions* options) {
                         "fifo: rows that a ring holds; 0 = default");
     command->add_option("--send-rows", options->config.chunks.nvl_send,
                         "fifo: rows between two moves of a ring's tail; 0 = default");
+    command->add_option("--rail-ring-rows", options->config.chunks.rdma_recv,
+                        "fifo: rows that a ring between LSA teams holds; 0 = default");
+    command->add_option("--rail-send-rows", options->config.chunks.rdma_send,
+                        "fifo: rows between two moves of its tail; 0 = default");
     command->add_option("--publish-rows", options->config.publish_rows,
                         "hybrid: rows between two moves of a rail stream's tail; 0 = default");
     command->add_flag("--no-pre-sum", options->no_pre_sum,

@@ -404,9 +404,26 @@ void draw_rings(Draw& draw, Scenario* scenario) {
     scenario->sim.step_limit = 4 * kStepLimit;
 }
 
+/// fifo between teams: the rings of the rail, too.
+void draw_rail_rings(Draw& draw, Scenario* scenario) {
+    MoeConfig& config = scenario->config;
+    config.dispatch_threads += 32;  // a third warp for each channel
+    config.pre_sum = draw.any_of({PreSum::on, PreSum::off});
+    const bool sums = config.layout == Layout::rank_major && config.pre_sum == PreSum::on;
+    config.chunks.rdma_recv = (sums ? 1 : config.topk) + draw.any_of({0, 0, 1, 4});
+}
+
+/// Size of LSA teams of which there are at least two, all equal.
+int several_teams(Draw& draw, int ranks) {
+    int team = draw.between(1, ranks / 2);
+    while (ranks % team != 0) --team;
+    return team;
+}
+
 /// Everything but the world: sizes, steps and inputs.
 void draw_exchange(const SimCase& which, Draw& draw, Layout layout, Sync sync, Scenario* out) {
     const bool fifo = sync == Sync::fifo;
+    const bool between = fifo && out->sim.lsa_team_size > 0;
     Scenario& scenario = *out;
     MoeConfig& config = scenario.config;
     config.layout = layout;
@@ -425,6 +442,7 @@ void draw_exchange(const SimCase& which, Draw& draw, Layout layout, Sync sync, S
     }
     if (draw.one_in(6)) config.hidden = 1032;  // several pieces a row
     if (fifo) draw_rings(draw, &scenario);
+    if (between) draw_rail_rings(draw, &scenario);
     if (config.layout == Layout::rank_major) config.expert_alignment = 1;
     const bool near_wrap = which.plan.faults.near_wrap_counters;
     scenario.steps.clear();
@@ -455,6 +473,18 @@ SimResult exchange(const SimCase& which, emu::Tracer* tracer, Layout layout,
     Scenario scenario = small_scenario(ranks, team, gin, which.seed);
     scenario.sim = options_of(which, ranks, team, gin);
     draw_exchange(which, draw, layout, sync, &scenario);
+    return run_exchange(which, tracer, scenario);
+}
+
+/// Rows through rings, within teams and over the rail.
+SimResult stream_teams(const SimCase& which, emu::Tracer* tracer) {
+    Draw draw(which, 12);
+    const int ranks = which.sizes.ranks.value_or(draw.any_of({2, 3, 4, 4, 6}));
+    const int team = which.sizes.team.value_or(several_teams(draw, ranks));
+    const emu::GinMode gin = any_gin(draw);
+    Scenario scenario = small_scenario(ranks, team, gin, which.seed);
+    scenario.sim = options_of(which, ranks, team, gin);
+    draw_exchange(which, draw, Layout::rank_major, Sync::fifo, &scenario);
     return run_exchange(which, tracer, scenario);
 }
 
@@ -610,6 +640,10 @@ const std::vector<Entry>& entries() {
              return exchange(c, t, Layout::rank_major, Sync::fifo);
          }},
         {{"hybrid", "dispatch and combine over rails, a copy for each team"}, 2, true, hybrid},
+        {{"stream-teams", "through rings between LSA teams: relays, sums on the way home"},
+         2,
+         true,
+         stream_teams},
         {{"waits", "one wait expires, the others of its step end with it"}, 1, false, waits},
         {{"many-barriers", "gpu_barrier of many ranks (--ranks)", true}, 32, false, many_barriers},
         {{"many-notify", "a row and a signal from each of many ranks to all (--ranks)", true},

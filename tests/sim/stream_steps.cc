@@ -28,6 +28,19 @@ Scenario stream_scenario(int ranks, Layout layout, std::uint64_t seed) {
     return scenario;
 }
 
+/// Between LSA teams: rings over GIN from one slot on.
+Scenario rail_scenario(int ranks, int team, Layout layout, PreSum pre_sum, std::uint64_t seed) {
+    Scenario scenario = stream_scenario(ranks, layout, seed);
+    scenario.sim.lsa_team_size = team;
+    scenario.sim.gin = seed % 2 == 0 ? emu::GinMode::gdaki : emu::GinMode::proxy;
+    scenario.config.pre_sum = pre_sum;
+    scenario.config.dispatch_threads = seed % 3 == 0 ? 96 : 224;
+    const bool sums = layout == Layout::rank_major && pre_sum == PreSum::on;
+    scenario.config.chunks.rdma_recv =
+        (sums ? 1 : scenario.config.topk) + static_cast<std::int32_t>(seed / 2 % 3);
+    return scenario;
+}
+
 void run(const Scenario& scenario) {
     CAPTURE(describe(scenario));
     REQUIRE_NOTHROW(run_scenario(scenario));
@@ -138,6 +151,60 @@ TEST_CASE("fifo: few seeds", "[sim][fifo]") {
         Scenario scenario = stream_scenario(3, layout, seed);
         scenario.config.max_tokens = 6;
         scenario.steps = {StepKind::fresh, StepKind::cached};
+        run(scenario);
+    }
+}
+
+TEST_CASE("fifo: between teams of any shape", "[sim][fifo]") {
+    const auto [ranks, team] = GENERATE(table<int, int>({{4, 2}, {3, 1}, {6, 3}, {6, 2}}));
+    const Layout layout = GENERATE(Layout::rank_major, Layout::expert_major);
+    for (const PreSum pre_sum : {PreSum::on, PreSum::off}) {
+        if (layout == Layout::expert_major && pre_sum == PreSum::on) continue;
+        const auto seed =
+            static_cast<std::uint64_t>(6000 + 10 * ranks + team) + (pre_sum == PreSum::on ? 0 : 3);
+        run(rail_scenario(ranks, team, layout, pre_sum, seed));
+    }
+}
+
+TEST_CASE("fifo: between teams, every variant", "[sim][fifo]") {
+    std::uint64_t seed = 7000;
+    for (const auto& [name, change] : variants()) {
+        const Layout layout = seed % 2 == 0 ? Layout::rank_major : Layout::expert_major;
+        Scenario scenario =
+            rail_scenario(4, 2, layout, seed % 4 == 0 ? PreSum::on : PreSum::off, seed);
+        change(scenario);
+        if (scenario.config.topk > 3) scenario.config.chunks.rdma_recv = 40;
+        if (scenario.config.max_tokens > 100) scenario.config.max_tokens = 60;
+        CAPTURE(name);
+        run(scenario);
+        seed += 3;
+    }
+}
+
+TEST_CASE("fifo: between teams, faults of the network", "[sim][fifo]") {
+    for (std::uint64_t seed = 8000; seed < 8004; ++seed) {
+        Scenario scenario =
+            rail_scenario(4, 2, seed % 2 == 0 ? Layout::rank_major : Layout::expert_major,
+                          seed / 2 % 2 == 0 ? PreSum::on : PreSum::off, seed);
+        emu::FaultPlan& faults = scenario.sim.faults;
+        faults.delay_chance = 0.3;
+        faults.split_chance = 0.7;
+        faults.duplicate_doorbell_chance = 0.3;
+        faults.late_rank = static_cast<int>(seed % 4);
+        faults.late_ns = 300'000;
+        run(scenario);
+    }
+}
+
+TEST_CASE("fifo: between teams, many seeds", "[.][sim][fifo][soak]") {
+    for (std::uint64_t seed = 20'000; seed < 20'300; ++seed) {
+        const std::pair<int, int> shapes[] = {{4, 2}, {6, 2}, {6, 3}, {8, 4}, {3, 1}, {8, 2}};
+        const auto [ranks, team] = shapes[seed % 6];
+        Scenario scenario = rail_scenario(
+            ranks, team, seed / 6 % 2 == 0 ? Layout::rank_major : Layout::expert_major,
+            seed / 12 % 2 == 0 ? PreSum::on : PreSum::off, seed);
+        variants()[seed % variants().size()].second(scenario);
+        if (scenario.config.topk > 3) scenario.config.chunks.rdma_recv = 40;
         run(scenario);
     }
 }

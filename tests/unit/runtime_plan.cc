@@ -547,14 +547,44 @@ TEST_CASE("fifo: rings stay in the cache, unless asked for", "[runtime][plan]") 
     CHECK(make_plan(config, inputs).stream.slot_count == 1);
 }
 
+TEST_CASE("fifo: between teams over the rails, with rings of a fixed size", "[runtime][plan]") {
+    MoeConfig config = good_config();
+    config.sync = Sync::fifo;
+    config.ready_rows = 1 << 20;
+    const Plan plan = make_plan(config, machine(8, 4));
+    CHECK(plan.mode == ExchangeMode::hybrid);
+    CHECK(plan.gin_connection == GinConnection::rail);
+    CHECK(plan.stream.relay_warps == plan.stream.channels_per_block);
+    CHECK(plan.rail.channel_count == plan.stream.channel_count);
+    CHECK(plan.kernels.combine.forward_warps == 2 * plan.stream.channels_per_block);
+    CHECK(plan.shape.stream_rail_count == 2 * plan.stream.channel_count);
+    CHECK(plan.send_capacity == 0);
+    CHECK(plan.rail_buffer_rows() == 0);
+    CHECK_THAT(plan.text(), contains_text("between teams rings of 16 slots"));
+    CHECK(plan.window_layout().total_bytes() == plan.window_bytes);
+    config.max_tokens *= 16;
+    CHECK(make_plan(config, machine(8, 4)).window_bytes == plan.window_bytes);
+    config.chunks.rdma_recv = 40;
+    CHECK(make_plan(config, machine(8, 4)).stream.rail_slots == 40);
+    // Weights do not travel: home applies them, so rows come home one by one.
+    config.layout = Layout::expert_major;
+    CHECK(make_plan(config, machine(8, 4)).pre_sum_team() == 0);
+    config.chunks.rdma_recv = 2;
+    CHECK_THROWS_WITH(make_plan(config, machine(8, 4)), contains_text("rdma_recv is 2"));
+}
+
 TEST_CASE("fifo: what the plan refuses", "[runtime][plan]") {
     LogCapture quiet;
     MoeConfig config = good_config();
     config.sync = Sync::fifo;
-    CHECK_THROWS_WITH(make_plan(config, machine(8, 4)), contains_text("sync is fifo") &&
-                                                            contains_text("4 of 8 ranks") &&
-                                                            contains_text("use sync barrier"));
+    PlanInputs uneven = machine(7, 4);
+    uneven.topology.lsa_team_count = 2;
+    CHECK_THROWS_WITH(make_plan(config, uneven), contains_text("7 ranks do not make 2 LSA teams") &&
+                                                     contains_text("use sync barrier"));
     CHECK_THROWS_WITH(make_plan(config, machine(64, 64)), contains_text("the limit is 32"));
+    config.dispatch_threads = 64;
+    CHECK_THROWS_WITH(make_plan(config, machine(8, 4)), contains_text("needs at least 96"));
+    config.dispatch_threads = 0;
     config.combine_blocks_per_sm = 2;
     CHECK_THROWS_WITH(make_plan(config, machine(8, 8)),
                       contains_text("combine_blocks_per_sm is 2"));
