@@ -163,6 +163,9 @@ class Planner {
         if (plan_.gin_peer_count == 0) return;
         const Topology& topology = inputs_.topology;
         plan_.gin_connection = hybrid() ? GinConnection::rail : GinConnection::full;
+        // Rows need rails only, but a failure is to be heard of, and read, by all ranks.
+        if (streams() && topology.gin_type != GinType::none)
+            plan_.gin_connection = GinConnection::full;
         if ((hybrid() ? topology.railed_gin_type : topology.gin_type) == GinType::none) {
             gin_missing_ = true;
             fault("gin",

@@ -331,19 +331,28 @@
     X(home_ready_shadow_stays, "hybrid", "kernels/hybrid_combine",                                 \
       "each step expects new ready signals")                                                       \
     X(home_no_flush, "hybrid+late", "kernels/hybrid_combine",                                      \
-      "send buffers are used again after a flush")                                                    \
+      "send buffers are used again after a flush")                                                 \
     X(relay_waits_unpublished, "stream-teams", "kernels/stream_relay",                             \
       "a relay that waits has published what it stored")                                           \
-    X(relay_row_not_written, "stream-teams", "kernels/stream_relay",                               \
+    X(relay_row_not_written, "stream-teams+memory", "kernels/stream_relay",                        \
       "a row is written before it is published")                                                   \
-    X(relay_released_early, "stream-teams", "kernels/stream_relay",                                \
+    X(relay_load_not_fenced, "stream-teams+memory", "kernels/stream_relay",                        \
+      "a proxy fence before bulk loads of acquired rows")                                          \
+    X(relay_slot_not_read, "stream-teams+memory", "kernels/stream_relay",                          \
+      "a slot is loaded when its stores have left it")                                             \
+    X(relay_released_early, "stream-teams+memory", "kernels/stream_relay",                         \
       "a slot of the rail is given back after it was read")                                        \
     X(relay_row_lost, "stream-teams", "kernels/stream_relay",                                      \
       "the end says how many rows were handed on")                                                 \
+    X(relay_end_not_settled, "stream-teams", "kernels/stream_relay", "each step expects new ends") \
+    X(rail_end_one_less, "stream-teams", "kernels/stream_dispatch",                                \
+      "an end on the rail counts all rows")                                                        \
     X(sums_wait_for_one_team, "stream-teams", "kernels/stream_sums",                               \
       "a warp that sums does whatever can be done, of any team")                                   \
     X(sums_wait_unpublished, "stream-teams", "kernels/stream_sums",                                \
       "a warp that waits has published its sums")                                                  \
+    X(sums_released_early, "stream-teams+memory", "kernels/stream_sums",                           \
+      "rows have been read before their slots are given back")                                     \
     X(stream_sum_taken_twice, "stream-teams", "kernels/stream_combine",                            \
       "the lowest choice of a team stands for its sum")
 

@@ -173,7 +173,7 @@ struct DispatchContext {
         return failed || wrong_buffer() || args.refuse != 0 || rails_left();
     }
     /// The launch is older than an exclusion, after which the Exchange left hybrid mode.
-    GIMLET_DEVICE bool rails_left() const { return R == Reach::rail && excluded_ranks != 0; }
+    GIMLET_DEVICE bool rails_left() const { return has_rail(R) && excluded_ranks != 0; }
     GIMLET_DEVICE bool tells_refusal() const {
         return device::tells_refusal(&epochs->dispatch_refused, epoch);
     }

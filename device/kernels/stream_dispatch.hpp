@@ -219,7 +219,8 @@ class StreamSender {
             if (out_.by_rail()) {
                 const std::int32_t pair = pair_of(ctx_.exchange, channel_, lane_index());
                 if (ctx_.args.mode == RoutingMode::fresh) ctx_.args.routing.rail_sent[pair] = rows_;
-                say_end_on_rail(ctx_, pair, rows);
+                say_end_on_rail(ctx_, pair,
+                                mutate(Mutant::rail_end_one_less, rows, rows > 0 ? rows - 1 : 0));
                 return;
             }
         }

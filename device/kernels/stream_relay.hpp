@@ -108,14 +108,15 @@ class StreamRelay {
         const std::int32_t piece = issued_ % pieces_;
         if (piece == 0 && !choose_row()) return false;
         // The slot's earlier stores have been read.
-        if (issued_ >= ring_.depth) bulk_wait_read(ring_.depth - 1 - (issued_ - done_));
+        if (issued_ >= ring_.depth && !mutated(Mutant::relay_slot_not_read))
+            bulk_wait_read(ring_.depth - 1 - (issued_ - done_));
         warp_sync();
         const std::uint32_t skip = piece == 0 ? 0 : header_bytes_;
         const std::uint32_t bytes = this->bytes(piece) + header_bytes_ - skip;
         if (lane_index() == 0) {
             Mbarrier* barrier = ring_.barriers + issued_ % ring_.depth;
             // The owner of the ring has acquired the row; this thread reads it by a bulk load.
-            fence_proxy_async();
+            if (!mutated(Mutant::relay_load_not_fenced)) fence_proxy_async();
             mbarrier_arrive_expect_tx(barrier, bytes);
             bulk_load(ring_.slot(issued_) + skip, from_ + skip + offset(piece), bytes, barrier);
         }
@@ -220,7 +221,8 @@ class StreamRelay {
         }
         if (!leads_) return;
         in_.tell();
-        end_signal(pair_).settle(TailState{static_cast<std::uint32_t>(total_), true});
+        if (!mutated(Mutant::relay_end_not_settled))
+            end_signal(pair_).settle(TailState{static_cast<std::uint32_t>(total_), true});
         if (ctx_.args.mode == RoutingMode::fresh) ctx_.args.routing.rail_received[pair_] = total_;
     }
 

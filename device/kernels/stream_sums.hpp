@@ -152,9 +152,11 @@ class StreamSums {
         }
         auto* out = reinterpret_cast<std::byte*>(
             shuffle(reinterpret_cast<std::uint64_t>(out_.next()), leader));
+        const bool owns = in_group(leader);
+        if (owns && mutated(Mutant::sums_released_early)) give_back();
         sum(unit, address, 1.0f, out);
         warp_sync();
-        if (in_group(leader)) give_back();
+        if (owns) give_back();
         if (leads_ && lane_index() == leader) {
             const auto least = static_cast<std::uint32_t>(ctx_.exchange.stream.rail_combine_rows);
             out_.add();

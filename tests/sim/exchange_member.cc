@@ -38,7 +38,7 @@ std::string text_of(const World& world) {
 
 const std::vector<World>& worlds() {
     static const std::vector<World> all = [] {
-        std::vector<World> out(5);
+        std::vector<World> out(6);
         out[0].ranks = 3;
         out[1].team = 2;
         out[1].layout = Layout::expert_major;
@@ -49,6 +49,9 @@ const std::vector<World>& worlds() {
         out[3].sync = Sync::fifo;
         out[4].team = 2;
         out[4].mode = ExchangeMode::hybrid;
+        out[5].team = 2;
+        out[5].gin = emu::GinMode::proxy;
+        out[5].sync = Sync::fifo;
         return out;
     }();
     return all;
@@ -122,7 +125,10 @@ emu::SimReport run_world(const World& world, const std::function<void(Member&)>&
     scenario.config.mode = world.mode;
     scenario.config.pre_sum = world.pre_sum;
     if (world.mode == ExchangeMode::hybrid) scenario.config.publish_rows = 2;
-    if (world.sync == Sync::fifo) scenario.config.chunks.nvl_recv = 3;
+    if (world.sync == Sync::fifo) {
+        scenario.config.chunks.nvl_recv = 3;
+        if (world.team > 0) scenario.config.dispatch_threads = 96;
+    }
     scenario.config.hidden = 32;
     GeneratorOptions options = routing_options(scenario);
     if (world.sender >= 0) {

@@ -42,7 +42,7 @@ struct World {
 
 std::string text_of(const World& world);
 
-/// One LSA team, LSA and GIN mixed, GIN only, one LSA team with rings, two levels.
+/// One LSA team, LSA and GIN mixed, GIN only, one LSA team with rings, two levels, two with rings.
 const std::vector<World>& worlds();
 
 /// One rank in the middle of a test.

@@ -503,6 +503,7 @@ TEST_CASE("a rank stopped at any moment is named, excluded, and the others work 
           "[sim][recovery][exclude]") {
     int named = 0;
     for (World world : worlds()) {
+        if (world.sync == Sync::fifo && world.team > 0) continue;  // exclude() is refused
         const std::uint64_t start = run_world(world, [](Member&) {}).steps;
         const auto steps = [](Member& me) {
             for (int i = 0; i < 2; ++i) {

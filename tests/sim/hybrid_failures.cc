@@ -122,6 +122,8 @@ World slow_network(std::uint64_t seed) {
     if (seed % 3 == 0) {
         world.team = seed % 2 == 0 ? 2 : 1;
         world.mode = ExchangeMode::direct;
+    } else if (seed % 4 == 1) {
+        world.sync = Sync::fifo;
     }
     world.faults.delay_chance = 0.5;
     world.faults.delay_min_ns = 1'000;
@@ -267,6 +269,28 @@ TEST_CASE("hybrid: a failure travels over rails, and all name the rank that stop
             run_world(faulty, [lost](Member& me) {
                 miss(me, lost);
                 work_on(me, {lost});
+            });
+        });
+    }
+}
+
+TEST_CASE("fifo between teams: a failure travels over rails, exclude() is refused with the cure",
+          "[sim][fifo][recovery]") {
+    std::uint64_t seed = 50;
+    for (const int lost : {0, 3}) {
+        World world = two_levels(4, 2, seed++);
+        world.sync = Sync::fifo;
+        world.impatient = (lost + 1 + static_cast<int>(seed % 3)) % 4;
+        at_moments(world, lost, 3, [lost](const World& faulty) {
+            run_world(faulty, [lost](Member& me) {
+                miss(me, lost);
+                const int ranks[] = {lost};
+                me.fails(ErrorCode::not_supported, {"sync is fifo", "abort() it first"}, "exclude",
+                         [&] { me.runtime.exclude(ranks); });
+                me.exchange.abort();
+                me.runtime.exclude(ranks);
+                me.runtime.barrier(me.stream, 2);
+                me.runtime.synchronize(me.stream);
             });
         });
     }

@@ -2,6 +2,7 @@
 // Dispatch and combine with Sync::fifo against the reference: rings of every length, shapes at
 // their edges, far more tokens than slots, slow and late ranks, numbers that wrap, and a kernel
 // that uses rows while the dispatch runs.
+#include <algorithm>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -205,6 +206,10 @@ TEST_CASE("fifo: between teams, many seeds", "[.][sim][fifo][soak]") {
             seed / 12 % 2 == 0 ? PreSum::on : PreSum::off, seed);
         variants()[seed % variants().size()].second(scenario);
         if (scenario.config.topk > 3) scenario.config.chunks.rdma_recv = 40;
+        // While a rank of so many threads runs at a fortieth of its speed, time leaps over
+        // deadlines.
+        if (ranks > 4)
+            scenario.sim.faults.slow_factor = std::min(scenario.sim.faults.slow_factor, 8u);
         run(scenario);
     }
 }

@@ -316,6 +316,21 @@ TEST_CASE("hybrid needs rails, not connections between all ranks", "[runtime][pl
     CHECK_THROWS_WITH(make_plan(config, inputs), contains_text("ranks of one LSA index"));
 }
 
+TEST_CASE("rings between teams bring nothing along: exclude() is refused",
+          "[runtime][plan][fifo]") {
+    MoeConfig config = good_config();
+    config.sync = Sync::fifo;
+    const Plan plan = make_plan(config, machine(8, 4));
+    CHECK(plan.fallback == nullptr);
+    CHECK(plan.fallback_bytes == 0);
+    // Reports of failures reach all ranks where GIN does.
+    CHECK(plan.exchange_args().peers.rails_only == 0);
+    PlanInputs rails = machine(8, 4);
+    rails.topology.gin_type = GinType::none;
+    CHECK(make_plan(config, rails).exchange_args().peers.rails_only == 1);
+    CHECK_THAT(plan.text(), contains_text("exclude() is refused: sync is fifo"));
+}
+
 TEST_CASE("hybrid brings direct mode along in its window, for ranks that are excluded",
           "[runtime][plan][hybrid][exclude]") {
     for (const Layout layout : {Layout::rank_major, Layout::expert_major}) {
@@ -553,7 +568,7 @@ TEST_CASE("fifo: between teams over the rails, with rings of a fixed size", "[ru
     config.ready_rows = 1 << 20;
     const Plan plan = make_plan(config, machine(8, 4));
     CHECK(plan.mode == ExchangeMode::hybrid);
-    CHECK(plan.gin_connection == GinConnection::rail);
+    CHECK(plan.gin_connection == GinConnection::full);
     CHECK(plan.stream.relay_warps == plan.stream.channels_per_block);
     CHECK(plan.rail.channel_count == plan.stream.channel_count);
     CHECK(plan.kernels.combine.forward_warps == 2 * plan.stream.channels_per_block);
