@@ -9,6 +9,8 @@
 namespace gimlet::test {
 namespace {
 
+constexpr const char* kTeams = "stream-teams";
+
 enum class Plan { none, random };
 
 void run_one(const std::string& scenario, std::uint64_t seed, Plan plan) {
@@ -24,8 +26,10 @@ void run_one(const std::string& scenario, std::uint64_t seed, Plan plan) {
 
 void run_all(std::uint64_t seed, Plan plan) {
     for (const sim::ScenarioInfo& scenario : sim::scenario_list()) {
-        // Many ranks take minutes under ThreadSanitizer, and their kernels are the others'.
-        if (!scenario.many_ranks) run_one(scenario.name, seed, plan);
+        // Many ranks take minutes under ThreadSanitizer, and their kernels are the others'. Rings
+        // between teams have seeds of their own, which are small.
+        if (scenario.many_ranks || scenario.name == kTeams) continue;
+        run_one(scenario.name, seed, plan);
     }
 }
 
@@ -41,10 +45,9 @@ TEST_CASE("every scenario under a random fault plan", "[sanitize]") {
     run_all(seed, Plan::random);
 }
 
-// Most warps of all stand between its rings.
-TEST_CASE("rings between LSA teams, more seeds", "[sanitize]") {
-    for (std::uint64_t seed = 21; seed <= 26; ++seed)
-        run_one("stream-teams", seed, seed % 3 == 0 ? Plan::random : Plan::none);
+TEST_CASE("rings between LSA teams", "[sanitize]") {
+    for (const std::uint64_t seed : {22, 23}) run_one(kTeams, seed, Plan::none);
+    for (const std::uint64_t seed : {24, 28}) run_one(kTeams, seed, Plan::random);
 }
 
 }  // namespace gimlet::test
