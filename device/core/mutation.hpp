@@ -336,8 +336,6 @@
       "a relay that waits has published what it stored")                                           \
     X(relay_row_not_written, "stream-teams+memory", "kernels/stream_relay",                        \
       "a row is written before it is published")                                                   \
-    X(relay_load_not_fenced, "stream-teams+memory", "kernels/stream_relay",                        \
-      "a proxy fence before bulk loads of acquired rows")                                          \
     X(relay_slot_not_read, "stream-teams+memory", "kernels/stream_relay",                          \
       "a slot is loaded when its stores have left it")                                             \
     X(relay_released_early, "stream-teams+memory", "kernels/stream_relay",                         \

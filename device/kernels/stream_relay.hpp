@@ -116,7 +116,7 @@ class StreamRelay {
         if (lane_index() == 0) {
             Mbarrier* barrier = ring_.barriers + issued_ % ring_.depth;
             // The owner of the ring has acquired the row; this thread reads it by a bulk load.
-            if (!mutated(Mutant::relay_load_not_fenced)) fence_proxy_async();
+            fence_proxy_async();
             mbarrier_arrive_expect_tx(barrier, bytes);
             bulk_load(ring_.slot(issued_) + skip, from_ + skip + offset(piece), bytes, barrier);
         }
