@@ -345,10 +345,6 @@
     X(relay_end_not_settled, "stream-teams", "kernels/stream_relay", "each step expects new ends") \
     X(rail_end_one_less, "stream-teams", "kernels/stream_dispatch",                                \
       "an end on the rail counts all rows")                                                        \
-    X(sums_wait_for_one_team, "stream-teams", "kernels/stream_sums",                               \
-      "a warp that sums does whatever can be done, of any team")                                   \
-    X(sums_wait_unpublished, "stream-teams", "kernels/stream_sums",                                \
-      "a warp that waits has published its sums")                                                  \
     X(sums_released_early, "stream-teams+memory", "kernels/stream_sums",                           \
       "rows have been read before their slots are given back")                                     \
     X(stream_sum_taken_twice, "stream-teams", "kernels/stream_combine",                            \

@@ -61,7 +61,7 @@ class StreamSums {
                 continue;
             }
             // Whoever waits for sums or room must not wait for what lies here.
-            if (leads_ && !mutated(Mutant::sums_wait_unpublished)) out_.all_written();
+            if (leads_) out_.all_written();
             if (serves_) in_.tell();
             good = await_news();
         }
@@ -122,14 +122,12 @@ class StreamSums {
     /// Leader of a team whose next unit can be done, in turn; -1 = none. Whole warp.
     GIMLET_DEVICE std::int32_t choose_team(std::int32_t last) {
         const std::uint32_t ready = warp_ballot(serves_ && is_ready());
-        const std::uint32_t open = warp_ballot(serves_ && has_unit());
         const std::int32_t size = ctx_.peers.lsa_size;
         std::uint32_t teams = 0;
         GIMLET_ROLLED
         for (std::int32_t leader = 0; leader < ctx_.peers.rank_count; leader += size) {
             const std::uint32_t members = ((1u << size) - 1u) << leader;
             if ((ready & members) == members) teams |= 1u << leader;
-            if (mutated(Mutant::sums_wait_for_one_team) && (open & members) != 0) break;
         }
         warp_sync();
         return next_lane(teams, last);
