@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/sim/scenarios.hpp"
 #include "tests/sim/exchange_world.hpp"
 #include "tests/support/catch.hpp"
 
@@ -195,6 +196,19 @@ TEST_CASE("fifo: between teams, faults of the network", "[sim][fifo]") {
         faults.late_ns = 300'000;
         run(scenario);
     }
+}
+
+// 1305326063: credits of the last rows were on their way when the signals went.
+TEST_CASE("fifo: between teams, seeds that once failed", "[sim][fifo]") {
+    sim::SimCase which;
+    which.scenario = "stream-teams";
+    which.seed = 1305326063;
+    which.plan.schedule = emu::Schedule::priority;
+    which.plan.faults.delay_chance = 0.88;
+    which.plan.faults.slow_rank = 1;
+    which.plan.faults.slow_factor = 6;
+    which.plan.faults.near_wrap_counters = true;
+    CHECK(sim::run_case(which).fault == "");
 }
 
 TEST_CASE("fifo: between teams, many seeds", "[.][sim][fifo][soak]") {
