@@ -70,12 +70,13 @@ struct MoeConfig {
     std::int32_t combine_blocks_per_sm = 0;
     /// Queue pairs a peer; 0 = 4 if some peer needs GIN.
     std::int32_t gin_context_count = 0;
-    /// Rows of one GIN put; 0 = about 128 KiB, 64 rows at most.
+    /// Rows of one GIN put; 0 = about 128 KiB, 64 rows at most; over the proxy 512 KiB or more.
     std::int32_t chunk_rows = 0;
 
     /// How rows reach other LSA teams; Plan says what automatic chose, and why.
     ExchangeMode mode = ExchangeMode::direct;
-    /// hybrid: rows that a rail stream moves on by at a time, 0 = 6.
+    /// hybrid: rows that a rail stream moves on by at a time; 0 = 6, over the proxy 512 KiB or
+    /// more.
     std::int32_t publish_rows = 0;
     /// hybrid: off gives the sums of direct bit for bit, for more traffic home. With Sync::fifo,
     /// rows of expert_major are weighted at home, as if it were off.

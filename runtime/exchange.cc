@@ -301,6 +301,11 @@ StepTraffic Exchange::traffic(const Routing& routing) const {
                            {pairs.subspan(rail.size() / 2), pairs.first(rail.size() / 2), slots});
 }
 
+std::vector<RingCounters> Exchange::ring_counters() const {
+    require_open("ring_counters");
+    return read_ring_counters(args_);
+}
+
 void Exchange::end() noexcept {
     try {
         last_health_ = guard_->health();

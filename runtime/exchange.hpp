@@ -20,6 +20,7 @@
 #include "runtime/config.hpp"
 #include "runtime/health.hpp"
 #include "runtime/plan.hpp"
+#include "runtime/ring_counters.hpp"
 #include "runtime/routing.hpp"
 #include "runtime/runtime.hpp"
 #include "runtime/stats.hpp"
@@ -240,6 +241,9 @@ class Exchange {
     /// Local; blocks. What the routing's step moved. The stream of its dispatch must be
     /// synchronised.
     StepTraffic traffic(const Routing& routing) const;
+    /// Local; blocks. Sync::fifo: what each ring of this rank holds, how full it was, and how often
+    /// its ends waited. All steps must be synchronised.
+    std::vector<RingCounters> ring_counters() const;
 
     /// Collective; waits for the device, and after a failed step for what of it is on its way; a
     /// second call does nothing. Ranks that close different Exchanges hear it at once

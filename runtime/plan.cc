@@ -30,9 +30,11 @@ constexpr std::int32_t kCopyWarpsOfShortRows = 8;
 constexpr std::uint32_t kLongRowBytes = 6 << 10;
 constexpr std::uint32_t kShortRowBytes = 3 << 10;
 constexpr std::int32_t kPublishRows = 6;
-/// Of a batch on the rail where a CPU carries puts: each costs it some microseconds, whatever its
-/// size, and the RMA plugin moves 64 KiB at 14 GB/s and 256 KiB at 36 GB/s on an H200.
-constexpr std::int64_t kProxyBatchBytes = 256 << 10;
+/// Of one put where a CPU carries puts: each costs it about 3 us, whatever its size.
+constexpr std::int64_t kProxyPutBytes = 512 << 10;
+/// Puts of one step in one queue of NCCL's proxy, which holds 256 with the RMA plugin. Kernels that
+/// find it full poll the CPU's memory, and each further put takes some 20 us.
+constexpr std::int64_t kProxyQueuePuts = 160;
 constexpr std::int32_t kSlotsPerWarp = 6;
 constexpr std::int32_t kReceiveWarps = 4;
 constexpr std::int32_t kReadyRows = 64;
@@ -264,13 +266,20 @@ class Planner {
         rail.copy_count = rail.pre_sum == PreSum::on ? 1 : static_cast<std::int32_t>(most);
     }
 
-    /// Larger batches over the proxy, but at least two in a full channel: forwarders hand on one
-    /// while the next is filled.
+    /// Larger batches over the proxy, up to a whole channel.
     std::int32_t default_publish_rows(const RailShape& rail) const {
         if (inputs_.topology.railed_gin_type != GinType::proxy) return kPublishRows;
-        const std::int64_t fitting = kProxyBatchBytes / dispatch_row_bytes(config());
-        return static_cast<std::int32_t>(std::max<std::int64_t>(
-            kPublishRows, std::min<std::int64_t>(fitting, rail.channel_rows / 2)));
+        const std::int64_t rows = proxy_put_rows(config().max_tokens);
+        return static_cast<std::int32_t>(
+            std::max<std::int64_t>(kPublishRows, std::min<std::int64_t>(rows, rail.channel_rows)));
+    }
+
+    /// Rows of a put over the proxy, of `rows` that one step may send to one rank in `puts` puts
+    /// for each such piece.
+    std::int64_t proxy_put_rows(std::int64_t rows, std::int64_t puts = 1) const {
+        const std::int64_t queued = kProxyQueuePuts * data_context_count();
+        return std::max(kProxyPutBytes / dispatch_row_bytes(config()),
+                        (rows * puts + queued - 1) / queued);
     }
 
     /// Channels: as many for each block as a combine block has rings of row slots and the dispatch
@@ -489,12 +498,8 @@ class Planner {
                       plan_.send_capacity, kMaxRows, tokens);
             }
         }
-        const std::int64_t row_bytes = dispatch_row_bytes(config());
-        const std::int64_t fitting =
-            std::clamp<std::int64_t>(kDefaultChunkBytes / row_bytes, 1, kDefaultChunkRows);
-        plan_.kernels.chunk_rows = config().chunk_rows > 0
-                                       ? config().chunk_rows
-                                       : std::max(static_cast<std::int32_t>(fitting), one_put());
+        plan_.kernels.chunk_rows =
+            config().chunk_rows > 0 ? config().chunk_rows : default_chunk_rows();
         if (config().mode == ExchangeMode::hybrid && hybrid() &&
             config().chunk_rows > plan_.rail.channel_rows) {
             fault("chunk_rows",
@@ -504,9 +509,20 @@ class Planner {
         }
     }
 
-    /// Over the proxy, rows of a batch of the rail: it is one put.
-    std::int32_t one_put() const {
-        return inputs_.topology.railed_gin_type == GinType::proxy ? plan_.rail.publish_rows : 0;
+    /// Over the proxy, a batch of the rail is one put; a chunk of direct mode is two, of rows and
+    /// of records.
+    std::int32_t default_chunk_rows() const {
+        const std::int64_t fitting = std::clamp<std::int64_t>(
+            kDefaultChunkBytes / dispatch_row_bytes(config()), 1, kDefaultChunkRows);
+        std::int64_t least = 0;
+        if (hybrid() && inputs_.topology.railed_gin_type == GinType::proxy) {
+            least = plan_.rail.publish_rows;
+        } else if (!hybrid() && inputs_.topology.gin_type == GinType::proxy) {
+            const std::int64_t copies =
+                rank_major() ? 1 : std::min(config().topk, plan_.experts.max_local_count());
+            least = proxy_put_rows(copies * config().max_tokens, 2);
+        }
+        return static_cast<std::int32_t>(std::max(fitting, least));
     }
 
     void size_workspace() {

@@ -60,8 +60,9 @@ class StreamCost {
   public:
     StreamCost(const Plan& plan, StepTraffic* traffic) : plan_(plan), traffic_(*traffic) {}
 
-    /// A dispatch's stream: a batch every publish_rows rows, then what is left, if only the flag.
-    void dispatch(std::int64_t rows) {
+    /// A dispatch's stream: a batch every publish_rows rows, the first one sooner, then what is
+    /// left, if only the flag.
+    void dispatch(std::int32_t pair, std::int64_t rows) {
         if (plan_.stream.active()) {
             const std::int64_t puts = tails(rows, plan_.stream.rail_dispatch_rows);
             traffic_.dispatch_puts += puts;
@@ -69,15 +70,20 @@ class StreamCost {
             return;
         }
         const std::int64_t every = plan_.rail.publish_rows;
-        for (std::int64_t i = 0; i < rows / every; ++i) batch(every);
-        batch(rows % every);
+        const std::int64_t first = every - plan_.rail.head_start(pair);
+        if (rows >= first) {
+            batch(first);
+            rows -= first;
+            for (; rows >= every; rows -= every) batch(every);
+        }
+        batch(rows);
         traffic_.dispatch_puts += puts_;
         traffic_.dispatch_doorbells += doorbells_;
         puts_ = doorbells_ = 0;
     }
 
     /// A combine's: the last batch carries the flag.
-    void combine(const std::vector<int>& sums) {
+    void combine(std::int32_t pair, const std::vector<int>& sums) {
         if (plan_.stream.active()) {
             std::int64_t rows = 0;
             for (const int sum : sums) rows += sum;
@@ -87,11 +93,13 @@ class StreamCost {
             return;
         }
         std::int64_t waiting = 0;
+        std::int64_t due = plan_.rail.publish_rows - plan_.rail.head_start(pair);
         for (std::size_t i = 0; i < sums.size(); ++i) {
             waiting += sums[i];
-            if (waiting < plan_.rail.publish_rows || i + 1 == sums.size()) continue;
+            if (waiting < due || i + 1 == sums.size()) continue;
             batch(waiting);
             waiting = 0;
+            due = plan_.rail.publish_rows;
         }
         batch(waiting);
         traffic_.combine_puts += puts_;
@@ -132,7 +140,7 @@ void add_rail(const Plan& plan, const RailCounts& rail, StepTraffic* out) {
     for (std::int32_t pair = 0; pair < shape.pair_count(); ++pair) {
         const auto at = static_cast<std::size_t>(pair);
         out->gin_rows_sent += rail.sent[at];
-        cost.dispatch(rail.sent[at]);
+        cost.dispatch(pair, rail.sent[at]);
         std::vector<int> sums;
         for (std::int32_t i = 0; i < rail.received[at]; ++i) {
             const int choices = row_choices(plan, rail, shape.first_row(pair) + i);
@@ -150,7 +158,7 @@ void add_rail(const Plan& plan, const RailCounts& rail, StepTraffic* out) {
                 out->combine_lsa_bytes += plan.combine_row_bytes;
             }
         }
-        cost.combine(sums);
+        cost.combine(pair, sums);
     }
     out->dispatch_gin_bytes = out->gin_rows_sent * (plan.stream.active() ? plan.stream.slot_bytes
                                                                          : plan.send_row_bytes());

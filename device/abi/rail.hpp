@@ -55,6 +55,13 @@ struct RailShape {
         return static_cast<std::int64_t>(pair) * channel_rows;
     }
     constexpr std::int64_t row_count() const { return first_row(pair_count()); }
+    /// Rows by which the first batch of `pair` is shorter than the others, 0 to publish_rows - 1.
+    /// Channels move alike: with equal batches all of them would ring at the same time, and the
+    /// rail would rest until then.
+    constexpr std::int32_t head_start(std::int32_t pair) const {
+        return static_cast<std::int32_t>(static_cast<std::int64_t>(channel_of(pair)) *
+                                         publish_rows / channel_count);
+    }
 };
 
 /// Signals of the rail, behind those of SignalMap. Each is a tail (see SignaledTail) with one

@@ -156,8 +156,10 @@ struct EpochWords {
     /// read words of the step before it, whose places the step after it would use again.
     std::uint64_t dispatch_refused;
     std::uint64_t combine_refused;
+    std::uint32_t combine_tickets;  ///< tokens that rings have drawn; 0 between steps
+    std::uint32_t unused;
 };
-static_assert(sizeof(EpochWords) == 88);
+static_assert(sizeof(EpochWords) == 96);
 
 /// Added to a combine_ready word or signal by a rank that enters combine `epoch` and will not go on
 /// with it. Far beyond every distance of epochs, so that a rolling compare still finds the word

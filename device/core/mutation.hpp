@@ -175,6 +175,8 @@
       "a slot is read when it is filled")                                                          \
     X(combine_round_stays, "rank-major expert-major", "kernels/combine",                           \
       "mbarrier phases alternate")                                                                 \
+    X(combine_tickets_stay, "rank-major expert-major", "kernels/combine",                          \
+      "each step draws from the first")                                                            \
     X(combine_weight_dropped, "expert-major", "kernels/combine", "rows are weighted")              \
     X(combine_bias_dropped, "rank-major expert-major", "kernels/combine", "the bias is added")     \
     X(combine_one_buffer, "rank-major expert-major", "kernels/combine_chunks",                     \

@@ -52,6 +52,7 @@ struct CombineRing {
     Mbarrier* full;          ///< per slot: the piece has landed
     Mbarrier* empty;         ///< per slot: the sum warps have left it
     std::uint64_t* tickets;  ///< RowTicket::pack
+    std::int32_t* tokens;    ///< RowTicket::token
     std::int32_t depth;
     std::uint32_t slot_bytes;
     std::int32_t warps;  ///< the load warp and the sum warps
@@ -76,6 +77,7 @@ struct CombineRing {
         full = reinterpret_cast<Mbarrier*>(shared + layout.full) + first;
         empty = reinterpret_cast<Mbarrier*>(shared + layout.empty) + first;
         tickets = reinterpret_cast<std::uint64_t*>(shared + layout.tickets) + first;
+        tokens = reinterpret_cast<std::int32_t*>(shared + layout.tokens) + first;
         first_token = block_index() * ring_count + ring;
         token_stride = block_count() * ring_count;
         token_end = ctx.args.token_count;
@@ -92,6 +94,55 @@ struct CombineRing {
     GIMLET_DEVICE std::byte* slot(std::int32_t index) const {
         return slots + static_cast<std::uint64_t>(index) * slot_bytes;
     }
+    GIMLET_DEVICE void post(std::int32_t index, const RowTicket& ticket) const {
+        tickets[index] = RowTicket::pack(ticket);
+        tokens[index] = ticket.token;
+    }
+};
+
+/// The tokens of a ring that serves no channel: a few of its own, then those that it draws.
+/// Multiprocessors do not read rows at the same rate, and the slowest would end the step.
+///
+/// Who: whole warp, converged.
+template <Reach R>
+class CombineFeed {
+  public:
+    GIMLET_DEVICE CombineFeed(const CombineContext<R>& ctx, const CombineRing& ring)
+        : ctx_(ctx),
+          first_(ring.first_token),
+          stride_(ring.token_stride),
+          draws_(drawn_token(0) < ctx.args.token_count) {
+        draw_ahead();
+    }
+    /// The ring's next token; behind the last one, some number that no token has.
+    GIMLET_DEVICE std::int32_t take() {
+        if (taken_ < kOwnTokens) return first_ + taken_++ * stride_;
+        if (!draws_) return ctx_.args.token_count;
+        const std::int32_t token = drawn_token(shuffle(ticket_, 0));
+        draws_ = token < ctx_.args.token_count;
+        draw_ahead();
+        return token;
+    }
+
+  private:
+    /// So many that the first draw is back before it is needed, and a few tokens need none.
+    static constexpr std::int32_t kOwnTokens = 2;
+
+    GIMLET_DEVICE std::int32_t drawn_token(std::uint32_t ticket) const {
+        return kOwnTokens * stride_ + static_cast<std::int32_t>(ticket);
+    }
+    /// Asked for one token early, so that nobody waits for it.
+    GIMLET_DEVICE void draw_ahead() {
+        if (lane_index() == 0 && draws_)
+            ticket_ = fetch_add_relaxed<Scope::gpu>(&ctx_.epochs->combine_tickets, 1);
+    }
+
+    const CombineContext<R>& ctx_;
+    std::int32_t first_;
+    std::int32_t stride_;
+    std::int32_t taken_ = 0;  ///< of its own
+    std::uint32_t ticket_ = 0;
+    bool draws_;  ///< there may be more to draw
 };
 
 /// Position in a ring; load warp and sum warps walk it alike.
@@ -115,7 +166,7 @@ GIMLET_DEVICE void fill_slot(const CombineRing& ring, RingCursor& cursor, const 
         // phase before.
         if (!mutated(Mutant::combine_slot_not_empty))
             mbarrier_wait(ring.empty + cursor.slot, cursor.round ^ 1u);
-        ring.tickets[cursor.slot] = RowTicket::pack(ticket);
+        ring.post(cursor.slot, ticket);
         if (bytes > 0) {
             mbarrier_arrive_expect_tx(ring.full + cursor.slot, bytes);
             bulk_load(ring.slot(cursor.slot), from, bytes, ring.full + cursor.slot);
@@ -129,12 +180,12 @@ GIMLET_DEVICE void fill_slot(const CombineRing& ring, RingCursor& cursor, const 
 /// Load warp: all rows of one token, piece by piece, choices ascending, which fixes the order of
 /// the sum.
 GIMLET_DEVICE void load_token(const CombineRing& ring, RingCursor& cursor, const LaneRow& lane,
-                              std::uint32_t row_bytes) {
+                              std::int32_t token, std::uint32_t row_bytes) {
     const std::uint32_t mask = warp_ballot(lane.address != 0);
     GIMLET_ROLLED
     for (std::uint32_t offset = 0; offset < row_bytes; offset += ring.slot_bytes) {
         if (mask == 0)
-            fill_slot(ring, cursor, RowTicket{RowTicket::nothing, 0.0f, true}, nullptr, 0);
+            fill_slot(ring, cursor, RowTicket{RowTicket::nothing, 0.0f, true, token}, nullptr, 0);
         const std::uint32_t left_bytes = row_bytes - offset;
         const std::uint32_t bytes = left_bytes < ring.slot_bytes ? left_bytes : ring.slot_bytes;
         GIMLET_ROLLED
@@ -143,7 +194,7 @@ GIMLET_DEVICE void load_token(const CombineRing& ring, RingCursor& cursor, const
             const auto* row = reinterpret_cast<const std::byte*>(shuffle(lane.address, choice));
             const float weight = mutate(Mutant::combine_weight_dropped, lane.weight, 1.0f);
             const RowTicket ticket{RowTicket::row, shuffle(weight, choice),
-                                   (left & (left - 1)) == 0};
+                                   (left & (left - 1)) == 0, token};
             fill_slot(ring, cursor, ticket, row + offset, bytes);
         }
     }
@@ -164,14 +215,14 @@ GIMLET_DEVICE void load_pairs(const RailCombine& ctx, const CombineRing& ring, R
             // the next step's weights may come.
             if (ships_weights(ctx)) warp_sync();
             if (pre_sums(ctx)) {
-                load_token(ring, cursor, lane, ctx.args.row_bytes);
+                load_token(ring, cursor, lane, -1, ctx.args.row_bytes);
                 continue;
             }
             GIMLET_ROLLED
             for (std::uint32_t left = warp_ballot(lane.address != 0); left != 0; left &= left - 1) {
                 LaneRow one = lane;
                 if (lane_index() != __ffs(static_cast<int>(left)) - 1) one.address = 0;
-                load_token(ring, cursor, one, ctx.args.row_bytes);
+                load_token(ring, cursor, one, -1, ctx.args.row_bytes);
             }
         }
     }
@@ -188,11 +239,13 @@ GIMLET_DEVICE void load_tokens(const CombineContext<R>& ctx, const CombineRing& 
     // async proxy.
     fence_proxy_async();
     if constexpr (R == Reach::rail) load_pairs(ctx, ring, cursor);
+    CombineFeed<R> feed(ctx, ring);
+    std::int32_t token = feed.take();
     GIMLET_ROLLED
-    for (std::int32_t token = ring.first_token; token < ctx.args.token_count;
-         token += ring.token_stride) {
+    while (token < ctx.args.token_count) {
         LaneRow lane = next;
-        next = lane_row(ctx, token + ring.token_stride);
+        const std::int32_t next_token = feed.take();
+        next = lane_row(ctx, next_token);
         if constexpr (R == Reach::rail) {
             find_home_row(ctx, lane);
             if (!await_home_row(ctx, lane)) break;
@@ -202,24 +255,36 @@ GIMLET_DEVICE void load_tokens(const CombineContext<R>& ctx, const CombineRing& 
             if (!await_chunks(ctx, lane.slot.rank, lane.home)) break;
             if (!mutated(Mutant::combine_chunk_no_proxy_fence)) fence_proxy_async();
         }
-        load_token(ring, cursor, lane, ctx.args.row_bytes);
+        load_token(ring, cursor, lane, token, ctx.args.row_bytes);
+        token = next_token;
     }
-    fill_slot(ring, cursor, RowTicket{RowTicket::stop, 0.0f, true}, nullptr, 0);
+    fill_slot(ring, cursor, RowTicket{RowTicket::stop, 0.0f, true, -1}, nullptr, 0);
 }
 
 /// The ticket of a full slot. Read by the lane that gives the slot back, so that one thread orders
 /// the read before the next ticket; tools that know no warps see the order too.
 GIMLET_DEVICE RowTicket read_ticket(const CombineRing& ring, const RingCursor& cursor) {
     const std::uint64_t word = lane_index() == 0 ? ring.tickets[cursor.slot] : 0;
-    return RowTicket::unpack(shuffle(word, 0));
+    RowTicket ticket = RowTicket::unpack(shuffle(word, 0));
+    if (ticket.last) {
+        const std::int32_t token = lane_index() == 0 ? ring.tokens[cursor.slot] : 0;
+        ticket.token = shuffle(token, 0);
+    }
+    return ticket;
 }
 
-/// Sum warps, one unit: adds the slots up to the unit's last, then the bias (or null), and writes
-/// the piece at `offset` of the row `out_row`. Returns false at the stop ticket.
-template <ElementType E, Reach R>
+/// Where a sum goes, and what is added to it (null: nothing).
+struct SumPlace {
+    std::byte* out;
+    const std::byte* bias;
+};
+
+/// Sum warps, one unit: adds the slots up to the unit's last, then the bias, and writes the piece
+/// at `offset` of the row. `place_of(token)` says where that row is. Returns false at the stop
+/// ticket.
+template <ElementType E, Reach R, class PlaceOf>
 GIMLET_DEVICE bool sum_unit(const CombineContext<R>& ctx, const CombineRing& ring,
-                            RingCursor& cursor, std::byte* out_row, const std::byte* bias_row,
-                            std::uint32_t offset) {
+                            RingCursor& cursor, const PlaceOf& place_of, std::uint32_t offset) {
     constexpr std::int32_t kElements = Pack16<E>::count;
     const std::uint32_t left_bytes = ctx.args.row_bytes - offset;
     const std::uint32_t bytes = left_bytes < ring.slot_bytes ? left_bytes : ring.slot_bytes;
@@ -227,6 +292,7 @@ GIMLET_DEVICE bool sum_unit(const CombineContext<R>& ctx, const CombineRing& rin
     const std::int32_t stride = (ring.warps - 1) * kWarpSize;
     const std::int32_t thread = (ring.warp() - 1) * kWarpSize + lane_index();
     float acc[kCombineVectors][kElements] = {};
+    std::int32_t token = -1;
     GIMLET_ROLLED
     for (bool last = false; !last;) {
         if (!mutated(Mutant::combine_slot_not_full))
@@ -234,6 +300,7 @@ GIMLET_DEVICE bool sum_unit(const CombineContext<R>& ctx, const CombineRing& rin
         const RowTicket ticket = read_ticket(ring, cursor);
         if (ticket.kind == RowTicket::stop) return false;
         last = ticket.last;
+        token = ticket.token;
         const auto* data = reinterpret_cast<const Vec16*>(ring.slot(cursor.slot));
         GIMLET_UNROLL
         for (std::int32_t i = 0; i < kCombineVectors; ++i) {
@@ -246,9 +313,10 @@ GIMLET_DEVICE bool sum_unit(const CombineContext<R>& ctx, const CombineRing& rin
         if (lane_index() == 0) mbarrier_arrive(ring.empty + cursor.slot);
         cursor.advance(ring.depth);
     }
-    auto* out = reinterpret_cast<Vec16*>(out_row + offset);
+    const SumPlace place = place_of(token);
+    auto* out = reinterpret_cast<Vec16*>(place.out + offset);
     const auto* bias =
-        bias_row == nullptr ? nullptr : reinterpret_cast<const Vec16*>(bias_row + offset);
+        place.bias == nullptr ? nullptr : reinterpret_cast<const Vec16*>(place.bias + offset);
     GIMLET_UNROLL
     for (std::int32_t i = 0; i < kCombineVectors; ++i) {
         const std::int32_t v = thread + i * stride;
@@ -261,12 +329,12 @@ GIMLET_DEVICE bool sum_unit(const CombineContext<R>& ctx, const CombineRing& rin
 }
 
 /// Sum warps: one row, piece by piece.
-template <ElementType E, Reach R>
+template <ElementType E, Reach R, class PlaceOf>
 GIMLET_DEVICE bool sum_row(const CombineContext<R>& ctx, const CombineRing& ring,
-                           RingCursor& cursor, std::byte* out, const std::byte* bias) {
+                           RingCursor& cursor, const PlaceOf& place_of) {
     GIMLET_ROLLED
     for (std::uint32_t offset = 0; offset < ctx.args.row_bytes; offset += ring.slot_bytes) {
-        if (!sum_unit<E>(ctx, ring, cursor, out, bias, offset)) return false;
+        if (!sum_unit<E>(ctx, ring, cursor, place_of, offset)) return false;
     }
     return true;
 }
@@ -291,6 +359,7 @@ GIMLET_DEVICE bool sum_pairs(const RailCombine& ctx, const CombineRing& ring, Ri
             static_cast<std::uint64_t>(first_home_row(ctx, pair)) * ctx.args.row_bytes;
         std::int32_t done = 0;
         std::int32_t published = 0;
+        std::int32_t due = rail.publish_rows - rail.head_start(pair);
         GIMLET_ROLLED
         for (std::int32_t i = 0; i < rows; ++i) {
             std::int32_t sums = 1;
@@ -301,11 +370,13 @@ GIMLET_DEVICE bool sum_pairs(const RailCombine& ctx, const CombineRing& ring, Ri
             GIMLET_ROLLED
             for (; sums > 0; --sums, ++done) {
                 std::byte* const out = back + static_cast<std::uint64_t>(done) * ctx.args.row_bytes;
-                if (!sum_row<E>(ctx, ring, cursor, out, nullptr)) return false;
+                const auto place_of = [&](std::int32_t) { return SumPlace{out, nullptr}; };
+                if (!sum_row<E>(ctx, ring, cursor, place_of)) return false;
             }
-            if (done - published < rail.publish_rows || i + 1 == rows) continue;
+            if (done < due || i + 1 == rows) continue;
             publish_sums(ctx, ring, pair, published, done, false);
             published = done;
+            due = done + rail.publish_rows;
         }
         publish_sums(ctx, ring, pair, published, done, true);
     }
@@ -318,12 +389,12 @@ GIMLET_DEVICE void sum_tokens(const CombineContext<R>& ctx, const CombineRing& r
     if constexpr (R == Reach::rail) {
         if (!sum_pairs<E>(ctx, ring, cursor)) return;
     }
-    GIMLET_ROLLED
-    for (std::int32_t token = ring.first_token; token < ring.token_end;
-         token += ring.token_stride) {
+    const auto place_of = [&](std::int32_t token) {
         const std::uint64_t at = static_cast<std::uint64_t>(token) * ctx.args.row_bytes;
-        const std::byte* bias = ctx.args.bias == nullptr ? nullptr : ctx.args.bias + at;
-        if (!sum_row<E>(ctx, ring, cursor, ctx.args.out + at, bias)) return;
+        return SumPlace{ctx.args.out + at, ctx.args.bias == nullptr ? nullptr : ctx.args.bias + at};
+    };
+    GIMLET_ROLLED
+    while (sum_row<E>(ctx, ring, cursor, place_of)) {
     }
 }
 
@@ -444,9 +515,11 @@ GIMLET_DEVICE void finish(const CombineContext<R>& ctx) {
         if (!failed) settle_chunks(ctx);
     }
     close_step<R>(ctx.peers, ctx.epochs, Tag::combine, ctx.epoch, block_any(ctx.poisoned()));
-    if (thread_index() == 0)
-        store_relaxed<Scope::gpu>(&ctx.epochs->combine,
-                                  ctx.epoch - mutate(Mutant::combine_epoch_stays, 0, 1));
+    if (thread_index() != 0) return;
+    if (!mutated(Mutant::combine_tickets_stay))
+        store_relaxed<Scope::gpu>(&ctx.epochs->combine_tickets, 0);
+    store_relaxed<Scope::gpu>(&ctx.epochs->combine,
+                              ctx.epoch - mutate(Mutant::combine_epoch_stays, 0, 1));
 }
 
 template <ElementType E, Reach R>

@@ -240,27 +240,35 @@ GIMLET_DEVICE void publish_rows(const RailDispatch& ctx, std::int32_t pair, std:
     publish_rail_rows(ctx.exchange, pair, to, from, stride, begin, end, signal, finished);
 }
 
+/// How many of a pair's first `rows` rows wait for their batch to be full.
+GIMLET_DEVICE std::int32_t unpublished_rows(const RailDispatch& ctx, std::int32_t pair,
+                                            std::int32_t rows) {
+    const RailShape& rail = ctx.exchange.rail;
+    const std::int32_t waiting = (rows + rail.head_start(pair)) % rail.publish_rows;
+    return waiting < rows ? waiting : rows;
+}
+
 /// The rows of `target`'s token are complete: publishes every pair that is due. Whole warp, behind
 /// a warp barrier.
 GIMLET_DEVICE void publish_due(const RailDispatch& ctx, const Channel& channel,
                                const RailTarget& target) {
     if (target.team < 0 || target.row == nullptr) return;
-    const std::int32_t every = ctx.exchange.rail.publish_rows;
     const std::int32_t rows = target.ordinal + 1 + mutate(Mutant::rail_publishes_one_early, 0, 1);
-    if (rows % every == 0)
-        publish_rows(ctx, channel.pair(ctx, target.team), rows - every, rows, false);
+    const std::int32_t pair = channel.pair(ctx, target.team);
+    if (unpublished_rows(ctx, pair, rows) > 0) return;
+    const std::int32_t begin = rows - ctx.exchange.rail.publish_rows;
+    publish_rows(ctx, pair, begin > 0 ? begin : 0, rows, false);
 }
 
 /// Publishes what is left of the channel and finishes all its tails. Whole warp.
 GIMLET_DEVICE void finish_channel(const RailDispatch& ctx, const Channel& channel) {
-    const std::int32_t every = ctx.exchange.rail.publish_rows;
     GIMLET_ROLLED
     for (std::int32_t team = lane_index(); team < ctx.exchange.rail.peer_count();
          team += kWarpSize) {
         const std::int32_t rows = channel.rows[team];
         const std::int32_t pair = channel.pair(ctx, team);
-        publish_rows(ctx, pair, mutate(Mutant::rail_last_rows_lost, rows - rows % every, rows),
-                     rows, true);
+        const std::int32_t begin = rows - unpublished_rows(ctx, pair, rows);
+        publish_rows(ctx, pair, mutate(Mutant::rail_last_rows_lost, begin, rows), rows, true);
         if (ctx.args.mode == RoutingMode::fresh) ctx.args.routing.rail_sent[pair] = rows;
     }
     warp_sync();

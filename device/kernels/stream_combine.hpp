@@ -42,9 +42,9 @@ class StreamLoader {
             next = fetch(token + 1);
             good = find_rows(lane);
             if (!good) break;
-            load(lane);
+            load(lane, token);
         }
-        fill(RowTicket{RowTicket::stop, 0.0f, true}, nullptr, 0, -1);
+        fill(RowTicket{RowTicket::stop, 0.0f, true, -1}, nullptr, 0, -1);
         if (good) {
             drain();
         } else {
@@ -117,11 +117,11 @@ class StreamLoader {
     }
 
     /// All rows of one token, piece by piece, choices ascending, which fixes the order of the sum.
-    GIMLET_DEVICE void load(const LaneRow& lane) {
+    GIMLET_DEVICE void load(const LaneRow& lane, std::int32_t token) {
         const std::uint32_t mask = warp_ballot(lane.address != 0);
         GIMLET_ROLLED
         for (std::uint32_t offset = 0; offset < ctx_.args.row_bytes; offset += ring_.slot_bytes) {
-            if (mask == 0) fill(RowTicket{RowTicket::nothing, 0.0f, true}, nullptr, 0, -1);
+            if (mask == 0) fill(RowTicket{RowTicket::nothing, 0.0f, true, token}, nullptr, 0, -1);
             const std::uint32_t rest = ctx_.args.row_bytes - offset;
             const std::uint32_t bytes = rest < ring_.slot_bytes ? rest : ring_.slot_bytes;
             GIMLET_ROLLED
@@ -130,7 +130,7 @@ class StreamLoader {
                 const auto* row = reinterpret_cast<const std::byte*>(shuffle(lane.address, choice));
                 const std::int32_t rank = shuffle(lane.slot.rank, choice);
                 const RowTicket ticket{RowTicket::row, shuffle(lane.weight, choice),
-                                       (left & (left - 1)) == 0};
+                                       (left & (left - 1)) == 0, token};
                 fill(ticket, row + offset, bytes, bytes == rest ? rank : -1);
             }
         }
@@ -144,7 +144,7 @@ class StreamLoader {
         const auto round = static_cast<std::uint32_t>(filled_ / ring_.depth) & 1u;
         if (elect()) {
             mbarrier_wait(ring_.empty + slot, round ^ 1u);
-            ring_.tickets[slot] = RowTicket::pack(ticket);
+            ring_.post(slot, ticket);
             if (bytes > 0) {
                 mbarrier_arrive_expect_tx(ring_.full + slot, bytes);
                 bulk_load(ring_.slot(slot), from, bytes, ring_.full + slot);

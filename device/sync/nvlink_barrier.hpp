@@ -45,7 +45,7 @@ class NvlinkBarrier {
           counter_(local_word<std::uint64_t>(peers, peers.layout.nvlink_counter)),
           number_(*counter_),
           excluded_(excluded_count(peers)),
-          first_flag_(flag_at(thread_index())) {}
+          first_(member(thread_index())) {}
 
     GIMLET_DEVICE bool meet(const WaitScope& outer_scope) {
         if (!mutated(Mutant::nvlink_no_sync_before)) block_sync();
@@ -59,30 +59,42 @@ class NvlinkBarrier {
     }
 
   private:
-    GIMLET_DEVICE bool meets(std::int32_t i) const {
-        return i != peers_.lsa_rank && !is_excluded(peers_, excluded_, lsa_member(peers_, i));
-    }
+    /// A member that one thread tells and hears; the pointers are null if there is none.
+    struct Member {
+        std::uint32_t* flag_there;       ///< its flag of this rank
+        const std::uint32_t* flag_here;  ///< this rank's flag of it
+        std::int32_t rank;
+    };
 
-    /// Member i's flag of this rank; null beyond the team.
-    GIMLET_DEVICE std::uint32_t* flag_at(std::int32_t i) const {
-        if (i >= peers_.lsa_size) return nullptr;
+    GIMLET_DEVICE Member member(std::int32_t i) const {
+        if (i >= peers_.lsa_size || i == peers_.lsa_rank) return {nullptr, nullptr, -1};
+        const std::int32_t rank = lsa_member(peers_, i);
+        if (is_excluded(peers_, excluded_, rank)) return {nullptr, nullptr, -1};
         const std::int32_t mine = mutate(Mutant::nvlink_wrong_flag, peers_.lsa_rank, i);
-        return peer_word<std::uint32_t>(peers_, lsa_member(peers_, i), peers_.layout.nvlink_flags,
-                                        static_cast<std::uint64_t>(mine));
+        const bool told = !mutated(Mutant::nvlink_last_peer_left_out) || i + 1 < peers_.lsa_size;
+        auto* const flag = told ? peer_word<std::uint32_t>(peers_, rank, peers_.layout.nvlink_flags,
+                                                           static_cast<std::uint64_t>(mine))
+                                : nullptr;
+        return {flag,
+                local_word<std::uint32_t>(peers_, peers_.layout.nvlink_flags,
+                                          static_cast<std::uint64_t>(i)),
+                rank};
     }
 
     /// All arrivals go out before any wait, or a block smaller than the team would wait for a rank
     /// that waits for it.
     GIMLET_DEVICE void arrive() const {
-        const std::int32_t told =
-            mutate(Mutant::nvlink_last_peer_left_out, peers_.lsa_size, peers_.lsa_size - 1);
-        const auto number = static_cast<std::uint32_t>(number_);
-        std::uint32_t* flag = first_flag_;
-        for (std::int32_t i = thread_index(); i < told; i += block_threads()) {
-            if (meets(i)) store_flag(flag, number + mutate(Mutant::nvlink_arrives_twice, 0u, 1u));
-            flag = flag_at(i + block_threads());
-        }
+        tell(first_);
+        for (std::int32_t i = thread_index() + block_threads(); i < peers_.lsa_size;
+             i += block_threads())
+            tell(member(i));
         if (thread_index() == 0) *counter_ = number_ - mutate(Mutant::nvlink_counter_stays, 0u, 1u);
+    }
+
+    GIMLET_DEVICE void tell(const Member& other) const {
+        const auto number = static_cast<std::uint32_t>(number_);
+        if (other.flag_there != nullptr)
+            store_flag(other.flag_there, number + mutate(Mutant::nvlink_arrives_twice, 0u, 1u));
     }
 
     GIMLET_DEVICE static void store_flag(std::uint32_t* flag, std::uint32_t number) {
@@ -99,30 +111,31 @@ class NvlinkBarrier {
     }
 
     GIMLET_DEVICE WaitStatus wait_for_all(const WaitScope& scope) const {
-        const auto number = static_cast<std::uint32_t>(number_);
-        WaitStatus status = WaitStatus::ok;
-        for (std::int32_t i = thread_index(); i < peers_.lsa_size; i += block_threads()) {
-            if (!meets(i) || status != WaitStatus::ok) continue;
-            const auto* const flag = local_word<std::uint32_t>(peers_, peers_.layout.nvlink_flags,
-                                                               static_cast<std::uint64_t>(i));
-            const WaitTarget target{lsa_member(peers_, i), -1, number};
-            status = wait_until(scope, target, [&](std::uint64_t& seen) {
-                const std::uint32_t value = load_flag(flag);
-                seen = value;
-                if (mutated(Mutant::nvlink_compare_not_rolling)) return value >= number;
-                if (mutated(Mutant::nvlink_no_wait)) return true;
-                return static_cast<std::int32_t>(value - number) >=
-                       mutate(Mutant::nvlink_one_behind, 0, -1);
-            });
-        }
+        WaitStatus status = hear(scope, first_);
+        for (std::int32_t i = thread_index() + block_threads();
+             i < peers_.lsa_size && status == WaitStatus::ok; i += block_threads())
+            status = hear(scope, member(i));
         return status;
+    }
+
+    GIMLET_DEVICE WaitStatus hear(const WaitScope& scope, const Member& other) const {
+        if (other.flag_here == nullptr) return WaitStatus::ok;
+        const auto number = static_cast<std::uint32_t>(number_);
+        return wait_until(scope, WaitTarget{other.rank, -1, number}, [&](std::uint64_t& seen) {
+            const std::uint32_t value = load_flag(other.flag_here);
+            seen = value;
+            if (mutated(Mutant::nvlink_compare_not_rolling)) return value >= number;
+            if (mutated(Mutant::nvlink_no_wait)) return true;
+            return static_cast<std::int32_t>(value - number) >=
+                   mutate(Mutant::nvlink_one_behind, 0, -1);
+        });
     }
 
     const PeerHandles& peers_;
     std::uint64_t* counter_;
-    std::uint64_t number_;       ///< of the newest barrier
-    std::uint32_t excluded_;     ///< how many ranks are
-    std::uint32_t* first_flag_;  ///< of the first member that this thread tells
+    std::uint64_t number_;    ///< of the newest barrier
+    std::uint32_t excluded_;  ///< how many ranks are
+    Member first_;            ///< this thread's; larger teams give it more
 };
 
 /// One barrier: see NvlinkBarrier.

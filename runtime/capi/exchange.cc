@@ -438,6 +438,22 @@ gimlet_status gimlet_exchange_get_stats(gimlet_exchange* exchange, gimlet_exchan
     });
 }
 
+gimlet_status gimlet_exchange_ring_counters(gimlet_exchange* exchange, gimlet_ring_counters* rings,
+                                            int32_t capacity, int32_t* count) {
+    return guarded(__func__, [&] {
+        const auto object = Exchanges::get().find(exchange);
+        const ListOut<gimlet_ring_counters> out(rings, capacity, count, "rings");
+        std::vector<gimlet_ring_counters> all;
+        for (const RingCounters& ring : object->ring_counters()) {
+            all.push_back({ring.way == RingCounters::Way::here ? 1 : 0,
+                           ring.link == FifoLink::gin ? 1 : 0, ring.peer, ring.channel,
+                           ring.slot_count, ring.most_occupied, ring.rows, ring.flags,
+                           ring.stalls});
+        }
+        out.write_first(all);
+    });
+}
+
 gimlet_status gimlet_routing_traffic(gimlet_exchange* exchange, gimlet_routing* routing,
                                      gimlet_step_traffic* traffic) {
     return guarded(__func__, [&] {

@@ -862,6 +862,25 @@ static inline gimlet_exchange_stats gimlet_exchange_stats_init(void) {
 GIMLET_API gimlet_status gimlet_exchange_get_stats(gimlet_exchange* exchange,
                                                    gimlet_exchange_stats* stats);
 
+/// One end of a ring of GIMLET_SYNC_FIFO, counted since the exchange was made.
+typedef struct gimlet_ring_counters {
+    int32_t is_receiver;  ///< 0: this rank sends
+    int32_t over_gin;     ///< 1: a ring between LSA teams
+    int32_t peer;         ///< world rank at the other end
+    int32_t channel;
+    uint32_t slot_count;     ///< capacity; a slot holds one row
+    uint32_t most_occupied;  ///< most slots in use at one time, as this end saw it
+    uint64_t rows;           ///< rows published (sender) or freed (receiver), modulo 2^64
+    uint64_t flags;          ///< moves of the tail (sender) or of the head (receiver)
+    uint64_t stalls;         ///< waits for room (sender) or for rows (receiver)
+} gimlet_ring_counters;
+
+/// Local; blocks. All steps must be synchronised. The first `capacity` to `rings` (may be null with
+/// capacity 0), their number to `count` (may be null); none with GIMLET_SYNC_BARRIER.
+GIMLET_API gimlet_status gimlet_exchange_ring_counters(gimlet_exchange* exchange,
+                                                       gimlet_ring_counters* rings,
+                                                       int32_t capacity, int32_t* count);
+
 /// Messages and bytes of a routing's dispatch and of one combine.
 typedef struct gimlet_step_traffic {
     size_t struct_bytes;

@@ -383,11 +383,12 @@ gimlet_status call_numbers(Input* input) {
     World& w = world();
     std::array<gimlet_device_event, 4> events{};
     std::array<gimlet_device_error, 2> errors{};
+    std::array<gimlet_ring_counters, 2> rings{};
     std::int32_t count = 0;
     const std::int32_t capacity = input->number() % 5;
     const bool nothing = input->take<std::uint8_t>() % 4 == 0;
     gimlet_device_event* const list = nothing ? nullptr : events.data();
-    switch (input->take<std::uint8_t>() % 8) {
+    switch (input->take<std::uint8_t>() % 9) {
         case 0: {
             Struct<gimlet_moe_config> config(input, take_config(input));
             return gimlet_moe_config_set_rings(config.get(), input->number(), input->number() % 3);
@@ -404,6 +405,10 @@ gimlet_status call_numbers(Input* input) {
         case 3:
             return gimlet_exchange_get_events(pick_handle(input, w.exchange), list, capacity,
                                               &count);
+        case 8:
+            return gimlet_exchange_ring_counters(pick_handle(input, w.exchange),
+                                                 nothing ? nullptr : rings.data(), capacity % 3,
+                                                 &count);
         case 4:
             return gimlet_device_errors(nothing ? nullptr : errors.data(), capacity % 3, &count);
         case 5: {

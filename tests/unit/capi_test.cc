@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
 #include <barrier>
 #include <chrono>
 #include <cstdint>
@@ -761,6 +762,30 @@ void lose_a_rank(gimlet_thread_group* group, int rank, std::barrier<>& gone) {
     MUST(gimlet_runtime_destroy(runtime));
 }
 
+/// After one dispatch of `experts` below.
+void check_ring_counters(gimlet_exchange* exchange, int rank, int ring_rows) {
+    std::int32_t ring_count = 0;
+    MUST(gimlet_exchange_ring_counters(exchange, nullptr, 0, &ring_count));
+    std::vector<gimlet_ring_counters> rings(static_cast<std::size_t>(ring_count));
+    MUST(gimlet_exchange_ring_counters(exchange, rings.data(), ring_count, nullptr));
+    MUST_BE(gimlet_exchange_ring_counters(exchange, nullptr, 1, nullptr) ==
+            GIMLET_INVALID_ARGUMENT);
+    // Of four tokens, two choices each: rank 0 and 2 are chosen by three, rank 1 by two.
+    const std::array<std::uint64_t, kRanks> wanted = {3, 2, 3};
+    std::array<std::uint64_t, kRanks> sent{};
+    std::array<std::uint64_t, kRanks> taken{};
+    for (const gimlet_ring_counters& ring : rings) {
+        const auto peer = static_cast<std::size_t>(ring.peer);
+        (ring.is_receiver != 0 ? taken : sent)[peer] += ring.rows;
+        MUST_BE(ring.over_gin == 0 && ring.slot_count == static_cast<std::uint32_t>(ring_rows));
+        MUST_BE(ring.most_occupied <= ring.slot_count);
+        if (ring.is_receiver == 0) MUST_BE((ring.rows == 0) == (ring.most_occupied == 0));
+        MUST_BE(ring.flags <= ring.rows);
+    }
+    MUST_BE(sent == wanted);
+    for (const std::uint64_t rows : taken) MUST_BE(rows == wanted[static_cast<std::size_t>(rank)]);
+}
+
 /// A step through rings, of sizes from the table, with what a kernel beside it would get.
 void stream_a_step(gimlet_thread_group* group, int rank) {
     cudaSetDevice(rank);
@@ -807,6 +832,7 @@ void stream_a_step(gimlet_thread_group* group, int rank) {
     gimlet_step_counts counts{};
     MUST_BE(cudaMemcpy(&counts, view.step, sizeof counts, cudaMemcpyDeviceToHost) == cudaSuccess);
     MUST_BE(counts.row_count > 0 && arrived == static_cast<std::uint32_t>(counts.row_count));
+    check_ring_counters(exchange, rank, plan.ring_rows);
     MUST(gimlet_routing_destroy(routing));
     MUST(gimlet_exchange_close(exchange));
     MUST(gimlet_exchange_destroy(exchange));

@@ -386,10 +386,13 @@ TEST_CASE("over the proxy, the rail carries larger batches, each as one put",
     CHECK(make_plan(config, inputs).rail.publish_rows == 6);
     inputs.topology.gin_type = inputs.topology.railed_gin_type = GinType::proxy;
     const Plan plan = make_plan(config, inputs);
-    // 43 rows a channel; 18 rows of 14 KiB are 252 KiB.
+    // 43 rows a channel; 36 rows of 14 KiB are 504 KiB.
     CHECK(plan.rail.channel_rows == 43);
-    CHECK(plan.rail.publish_rows == 18);
-    CHECK(plan.kernels.chunk_rows == 18);
+    CHECK(plan.rail.publish_rows == 36);
+    CHECK(plan.kernels.chunk_rows == 36);
+    // 32 Ki rows in 3 x 160 puts.
+    config.max_tokens = 32768;
+    CHECK(make_plan(config, inputs).rail.publish_rows == 69);
     config.max_tokens = 64;
     CHECK(make_plan(config, inputs).rail.publish_rows == 6);
     config.max_tokens = 4096;
@@ -397,6 +400,25 @@ TEST_CASE("over the proxy, the rail carries larger batches, each as one put",
     config.chunk_rows = 2;
     CHECK(make_plan(config, inputs).rail.publish_rows == 4);
     CHECK(make_plan(config, inputs).kernels.chunk_rows == 2);
+}
+
+TEST_CASE("over the proxy, direct mode leaves room in the queues of puts", "[runtime][plan]") {
+    MoeConfig config = good_config();
+    config.hidden = 7168;
+    config.max_tokens = 8192;
+    PlanInputs inputs = machine(8, 4);
+    CHECK(make_plan(config, inputs).kernels.chunk_rows == 9);  // 128 KiB
+    inputs.topology.gin_type = inputs.topology.railed_gin_type = GinType::proxy;
+    const auto queue_puts = [&] {
+        const Plan plan = make_plan(config, inputs);
+        const std::int64_t copies = config.layout == Layout::rank_major ? 1 : config.topk;
+        const std::int64_t chunks = copies * config.max_tokens / plan.kernels.chunk_rows /
+                                    (plan.kernels.gin_context_count - 1);
+        return 2 * chunks;  // rows and records
+    };
+    CHECK(queue_puts() <= 160);
+    config.layout = Layout::expert_major;
+    CHECK(queue_puts() <= 160);
 }
 
 TEST_CASE("hybrid refuses what its rails cannot carry", "[runtime][plan][hybrid]") {
