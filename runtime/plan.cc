@@ -30,8 +30,10 @@ constexpr std::int32_t kCopyWarpsOfShortRows = 8;
 constexpr std::uint32_t kLongRowBytes = 6 << 10;
 constexpr std::uint32_t kShortRowBytes = 3 << 10;
 constexpr std::int32_t kPublishRows = 6;
-/// Of one put where a CPU carries puts: each costs it about 3 us, whatever its size.
+/// Of one put where a CPU carries puts: each costs it about 3 us, whatever its size. Less is no
+/// gain, not even to have two in a channel; more is one if a channel has two of them.
 constexpr std::int64_t kProxyPutBytes = 512 << 10;
+constexpr std::int64_t kProxyLongPutBytes = 1 << 20;
 /// Puts of one step in one queue of NCCL's proxy, which holds 256 with the RMA plugin. Kernels that
 /// find it full poll the CPU's memory, and each further put takes some 20 us.
 constexpr std::int64_t kProxyQueuePuts = 160;
@@ -194,10 +196,10 @@ class Planner {
             plan_.sm_budget = std::min(small_ ? 2 : kDefaultSmBudget, share_.sm_count);
         if (plan_.sm_budget > share_.sm_count) {
             fault("sm_budget",
-                  "sm_budget is {}, but {} rank{} share a GPU and each can have {} SMs resident; "
+                  "sm_budget is {}, but {} rank{} share a GPU and each can have {} SMs resident{}; "
                   "lower it",
                   plan_.sm_budget, share_.ranks_on_gpu, share_.ranks_on_gpu == 1 ? "" : "s",
-                  share_.sm_count);
+                  share_.sm_count, share_.copier_text());
         }
         const auto choose = [this](std::int32_t wish, std::int32_t large, std::int32_t small) {
             return wish > 0 ? wish : small_ ? small : large;
@@ -269,7 +271,9 @@ class Planner {
     /// Larger batches over the proxy, up to a whole channel.
     std::int32_t default_publish_rows(const RailShape& rail) const {
         if (inputs_.topology.railed_gin_type != GinType::proxy) return kPublishRows;
-        const std::int64_t rows = proxy_put_rows(config().max_tokens);
+        const std::int64_t half = std::min<std::int64_t>(
+            kProxyLongPutBytes / dispatch_row_bytes(config()), rail.channel_rows / 2);
+        const std::int64_t rows = std::max(proxy_put_rows(config().max_tokens), half);
         return static_cast<std::int32_t>(
             std::max<std::int64_t>(kPublishRows, std::min<std::int64_t>(rows, rail.channel_rows)));
     }
@@ -780,15 +784,25 @@ void add_fallback(Plan* plan, const PlanInputs& inputs) {
 
 }  // namespace
 
+std::string SmShare::copier_text() const {
+    if (copier_sms == 0) return "";
+    return fmt::format(" beside {} of the RMA plugin's copier (GIMLET_RMA_COPIER_BLOCKS)",
+                       copier_sms);
+}
+
 SmShare smallest_sm_share(const Topology& topology, const DeviceInfo& device) {
     SmShare share{1, std::max(device.sm_count, 1)};
     std::map<std::uint64_t, std::int32_t> ranks_on;
     for (const auto& place : topology.places) ++ranks_on[place.device_id];
+    const bool proxy =
+        topology.gin_type == GinType::proxy || topology.railed_gin_type == GinType::proxy;
     bool first = true;
     for (const auto& place : topology.places) {
         const std::int32_t ranks = ranks_on[place.device_id];
         share.ranks_on_gpu = std::max(share.ranks_on_gpu, ranks);
-        const std::int32_t sms = std::max(place.sm_count / ranks, 1);
+        const std::int32_t copier_sms = proxy ? place.copier_sms : 0;
+        share.copier_sms = std::max(share.copier_sms, copier_sms);
+        const std::int32_t sms = std::max(place.sm_count / ranks - copier_sms, 1);
         share.sm_count = first ? sms : std::min(share.sm_count, sms);
         first = false;
     }

@@ -126,7 +126,11 @@ void check_plan_agreement(Bootstrap& bootstrap, const Plan& plan);
 /// ranks.
 struct SmShare {
     std::int32_t ranks_on_gpu = 1;
-    std::int32_t sm_count = 1;  ///< SMs of a GPU / ranks on it, at least 1
+    std::int32_t sm_count = 1;    ///< SMs of a GPU / ranks on it - copier_sms, at least 1
+    std::int32_t copier_sms = 0;  ///< left to the RMA plugin; without them its puts wait for ever
+
+    /// For messages: "" or why there are fewer.
+    std::string copier_text() const;
 };
 SmShare smallest_sm_share(const Topology& topology, const DeviceInfo& device);
 

@@ -48,6 +48,11 @@ RankPlace own_place(int device, int rank) {
     place.device = device;
     place.process_id = static_cast<std::int32_t>(getpid());
     place.sm_count = info.sm_count;
+    if (env_text(EnvVar::nccl_rma_plugin).find("gimlet") != std::string::npos &&
+        env_choice(EnvVar::rma_copier) != "off") {
+        // Of one block each: a GPU spreads them before it packs them.
+        place.copier_sms = static_cast<std::int32_t>(env_int(EnvVar::rma_copier_blocks));
+    }
     const bool served =
         info.mps_client >= 0 ? info.mps_client != 0 : env_is_set(EnvVar::cuda_mps_pipe);
     place.mps_client = served ? 1 : 0;

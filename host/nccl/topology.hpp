@@ -26,6 +26,7 @@ struct RankPlace {
     std::int32_t device = 0;      ///< CUDA ordinal in the rank's process
     std::int32_t process_id = 0;
     std::int32_t sm_count = 0;
+    std::int32_t copier_sms = 0;  ///< that the RMA plugin's copier takes, if it carries GIN
     std::int32_t mps_client = 0;  ///< 1 if an MPS daemon serves the rank
 };
 

@@ -21,8 +21,8 @@ enum class CopyEnds {
 };
 
 struct CopierOptions {
-    std::size_t limit_bytes = 524288;  ///< of one copy within this GPU
-    unsigned blocks = 2;
+    std::size_t limit_bytes = 4 << 20;  ///< of one copy within this GPU
+    unsigned blocks = 8;
 };
 
 class Copier;

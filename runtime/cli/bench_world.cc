@@ -49,9 +49,9 @@ int BenchWorld::blocks(int wanted) const {
     const SmShare share = smallest_sm_share(runtime_.topology(), runtime_.device());
     if (wanted > share.sm_count) {
         raise(ErrorCode::invalid_argument, runtime_.rank(),
-              "--sms {}: {} ranks share a GPU and each can have {} SMs resident; lower --sms or "
+              "--sms {}: {} ranks share a GPU and each can have {} SMs resident{}; lower --sms or "
               "spread the ranks",
-              wanted, share.ranks_on_gpu, share.sm_count);
+              wanted, share.ranks_on_gpu, share.sm_count, share.copier_text());
     }
     return wanted > 0 ? wanted : share.sm_count;
 }

@@ -116,6 +116,13 @@ TEST_CASE("ranks on one GPU share its SMs, and the scarcest GPU counts", "[runti
     const LogCapture quiet;
     CHECK_THROWS_WITH(make_plan(config, inputs),
                       contains_text("sm_budget is 34") && contains_text("33 SMs"));
+    // The RMA plugin's copier needs room, where it carries GIN.
+    for (auto& place : inputs.topology.places) place.copier_sms = 8;
+    CHECK(make_plan(good_config(), inputs).sm_budget == 32);
+    inputs.topology.railed_gin_type = inputs.topology.gin_type = GinType::proxy;
+    CHECK(make_plan(good_config(), inputs).sm_budget == 25);
+    CHECK_THROWS_WITH(make_plan(config, inputs),
+                      contains_text("25 SMs resident beside 8 of the RMA plugin's copier"));
     inputs = machine(4, 4);
     inputs.topology.places[2].sm_count = 20;
     CHECK(make_plan(good_config(), inputs).sm_budget == 20);
@@ -390,9 +397,11 @@ TEST_CASE("over the proxy, the rail carries larger batches, each as one put",
     CHECK(plan.rail.channel_rows == 43);
     CHECK(plan.rail.publish_rows == 36);
     CHECK(plan.kernels.chunk_rows == 36);
-    // 32 Ki rows in 3 x 160 puts.
+    // 73 rows of 14 KiB are 1 MiB; 64 Ki rows in 3 x 160 puts are 137 each.
     config.max_tokens = 32768;
-    CHECK(make_plan(config, inputs).rail.publish_rows == 69);
+    CHECK(make_plan(config, inputs).rail.publish_rows == 73);
+    config.max_tokens = 65536;
+    CHECK(make_plan(config, inputs).rail.publish_rows == 137);
     config.max_tokens = 64;
     CHECK(make_plan(config, inputs).rail.publish_rows == 6);
     config.max_tokens = 4096;
