@@ -49,10 +49,9 @@ GIMLET_DEVICE LaneRow lane_row(const CombineContext<R>& ctx, std::int32_t token)
 /// One of the block's rings of row slots, with the tokens that pass through it.
 struct CombineRing {
     std::byte* slots;
-    Mbarrier* full;          ///< per slot: the piece has landed
-    Mbarrier* empty;         ///< per slot: the sum warps have left it
-    std::uint64_t* tickets;  ///< RowTicket::pack
-    std::int32_t* tokens;    ///< RowTicket::token
+    Mbarrier* full;   ///< per slot: the piece has landed
+    Mbarrier* empty;  ///< per slot: the sum warps have left it
+    RowTicket::Packed* tickets;
     std::int32_t depth;
     std::uint32_t slot_bytes;
     std::int32_t warps;  ///< the load warp and the sum warps
@@ -76,8 +75,7 @@ struct CombineRing {
         slots = shared + layout.slots + static_cast<std::uint64_t>(first) * slot_bytes;
         full = reinterpret_cast<Mbarrier*>(shared + layout.full) + first;
         empty = reinterpret_cast<Mbarrier*>(shared + layout.empty) + first;
-        tickets = reinterpret_cast<std::uint64_t*>(shared + layout.tickets) + first;
-        tokens = reinterpret_cast<std::int32_t*>(shared + layout.tokens) + first;
+        tickets = reinterpret_cast<RowTicket::Packed*>(shared + layout.tickets) + first;
         first_token = block_index() * ring_count + ring;
         token_stride = block_count() * ring_count;
         token_end = ctx.args.token_count;
@@ -93,10 +91,6 @@ struct CombineRing {
     GIMLET_DEVICE bool loads() const { return inside && warp() == 0; }
     GIMLET_DEVICE std::byte* slot(std::int32_t index) const {
         return slots + static_cast<std::uint64_t>(index) * slot_bytes;
-    }
-    GIMLET_DEVICE void post(std::int32_t index, const RowTicket& ticket) const {
-        tickets[index] = RowTicket::pack(ticket);
-        tokens[index] = ticket.token;
     }
 };
 
@@ -166,7 +160,7 @@ GIMLET_DEVICE void fill_slot(const CombineRing& ring, RingCursor& cursor, const 
         // phase before.
         if (!mutated(Mutant::combine_slot_not_empty))
             mbarrier_wait(ring.empty + cursor.slot, cursor.round ^ 1u);
-        ring.post(cursor.slot, ticket);
+        ring.tickets[cursor.slot] = RowTicket::pack(ticket);
         if (bytes > 0) {
             mbarrier_arrive_expect_tx(ring.full + cursor.slot, bytes);
             bulk_load(ring.slot(cursor.slot), from, bytes, ring.full + cursor.slot);
@@ -264,13 +258,10 @@ GIMLET_DEVICE void load_tokens(const CombineContext<R>& ctx, const CombineRing& 
 /// The ticket of a full slot. Read by the lane that gives the slot back, so that one thread orders
 /// the read before the next ticket; tools that know no warps see the order too.
 GIMLET_DEVICE RowTicket read_ticket(const CombineRing& ring, const RingCursor& cursor) {
-    const std::uint64_t word = lane_index() == 0 ? ring.tickets[cursor.slot] : 0;
-    RowTicket ticket = RowTicket::unpack(shuffle(word, 0));
-    if (ticket.last) {
-        const std::int32_t token = lane_index() == 0 ? ring.tokens[cursor.slot] : 0;
-        ticket.token = shuffle(token, 0);
-    }
-    return ticket;
+    RowTicket::Packed packed{};
+    if (lane_index() == 0) packed = ring.tickets[cursor.slot];
+    return RowTicket::unpack(RowTicket::Packed{shuffle(packed.kind, 0), shuffle(packed.weight, 0),
+                                               shuffle(packed.token, 0), 0});
 }
 
 /// Where a sum goes, and what is added to it (null: nothing).

@@ -17,17 +17,21 @@ struct RowTicket {
     Kind kind;
     float weight;
     bool last;           ///< the unit (token, piece) ends with this slot
-    std::int32_t token;  ///< whose unit it is; not packed, has a word of its own
+    std::int32_t token;  ///< whose unit it is
 
-    /// As kept in shared memory: kind in bits 0 and 1, last in bit 2, weight in the high half.
-    static constexpr std::uint64_t pack(const RowTicket& ticket) {
-        return std::uint64_t{__builtin_bit_cast(std::uint32_t, ticket.weight)} << 32 |
-               (ticket.last ? 4u : 0u) | ticket.kind;
+    /// As kept in shared memory: one access of 16 bytes.
+    struct alignas(16) Packed {
+        std::uint32_t kind;  ///< bits 0 and 1, bit 2: last
+        float weight;
+        std::int32_t token;
+        std::uint32_t unused;
+    };
+    static constexpr Packed pack(const RowTicket& ticket) {
+        return {(ticket.last ? 4u : 0u) | ticket.kind, ticket.weight, ticket.token, 0};
     }
-    static constexpr RowTicket unpack(std::uint64_t word) {
-        return {static_cast<Kind>(word & 3u),
-                __builtin_bit_cast(float, static_cast<std::uint32_t>(word >> 32)), (word & 4u) != 0,
-                -1};
+    static constexpr RowTicket unpack(const Packed& packed) {
+        return {static_cast<Kind>(packed.kind & 3u), packed.weight, (packed.kind & 4u) != 0,
+                packed.token};
     }
 };
 
@@ -45,8 +49,7 @@ struct CombineSharedLayout {
     std::uint32_t slots;        ///< row pieces, ring by ring
     std::uint32_t full;         ///< u64 mbarrier per slot
     std::uint32_t empty;        ///< u64 mbarrier per slot
-    std::uint32_t tickets;      ///< u64 RowTicket per slot
-    std::uint32_t tokens;       ///< i32 RowTicket::token per slot
+    std::uint32_t tickets;      ///< RowTicket::Packed per slot
     std::uint32_t peer_base;    ///< u64[R]: window base plus skew of an LSA peer, 0 for a GIN peer
     std::uint32_t first_chunk;  ///< i32[R + 1]: first chunk of this rank's rows at each GIN peer
     std::uint32_t send_slots;   ///< fifo: kStreamSendSlots slots a send warp
@@ -68,8 +71,7 @@ struct CombineSharedLayout {
         out.slots = place(count * shape.slot_bytes);
         out.full = place(count * 8u);
         out.empty = place(count * 8u);
-        out.tickets = place(count * 8u);
-        out.tokens = place(count * 4u);
+        out.tickets = place(count * 16u);
         out.peer_base = place(ranks * 8u);
         out.first_chunk = place((ranks + 1u) * 4u);
         // Several teams: as many warps again sum, who watch tails and heads.

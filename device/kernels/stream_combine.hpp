@@ -144,7 +144,7 @@ class StreamLoader {
         const auto round = static_cast<std::uint32_t>(filled_ / ring_.depth) & 1u;
         if (elect()) {
             mbarrier_wait(ring_.empty + slot, round ^ 1u);
-            ring_.post(slot, ticket);
+            ring_.tickets[slot] = RowTicket::pack(ticket);
             if (bytes > 0) {
                 mbarrier_arrive_expect_tx(ring_.full + slot, bytes);
                 bulk_load(ring_.slot(slot), from, bytes, ring_.full + slot);
