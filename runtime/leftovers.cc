@@ -15,6 +15,7 @@ namespace {
 struct Store {
     std::mutex mutex;
     std::unique_ptr<Leftovers> first;
+    std::unique_ptr<Leftovers> retired;
 };
 
 /// Never destroyed: the last destructors of a process may come after those of static objects.
@@ -108,6 +109,16 @@ int free_ownerless_leftovers(int rank) {
         if (store().first == nullptr) return 0;  // a machine without a device says so elsewhere
     }
     return free_leftovers(query_device_info(current_device(rank), rank).uuid, nullptr, rank);
+}
+
+void retire_leftovers() noexcept {
+    const std::lock_guard lock(store().mutex);
+    while (store().first != nullptr) {
+        std::unique_ptr<Leftovers> one = std::move(store().first);
+        store().first = std::move(one->next);
+        one->next = std::move(store().retired);
+        store().retired = std::move(one);
+    }
 }
 
 std::vector<std::uint64_t> reachable_leftovers(const RuntimeCore& owner) {

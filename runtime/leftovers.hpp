@@ -56,6 +56,10 @@ int free_leftovers(const std::string& uuid, const RuntimeCore* owner, int rank);
 /// The same for the current device, before there is a Runtime.
 int free_ownerless_leftovers(int rank);
 
+/// For simulations, before they begin: sets aside for good what lies here, of machines that have
+/// ended. Whether anything lies here decides which calls a Runtime makes, and so the schedule.
+void retire_leftovers() noexcept;
+
 /// Numbers of those of its Exchanges that puts may still reach, ascending.
 std::vector<std::uint64_t> reachable_leftovers(const RuntimeCore& owner);
 /// What is left of that Exchange; null if nothing is.

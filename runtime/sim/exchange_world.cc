@@ -14,6 +14,7 @@
 #include "host/emulator/engine.hpp"
 #include "host/emulator/gin_traffic.hpp"
 #include "runtime/exchange.hpp"
+#include "runtime/leftovers.hpp"
 #include "runtime/reference.hpp"
 #include "runtime/runtime.hpp"
 #include "runtime/sim/sim_bootstrap.hpp"
@@ -538,6 +539,7 @@ Scenario small_scenario(int ranks, int team, emu::GinMode gin, std::uint64_t see
 
 emu::SimReport run_scenario(const Scenario& scenario) {
     const World world(scenario);
+    retire_leftovers();
     return emu::simulate(scenario.sim, [&](int rank) { run_rank(world, rank); });
 }
 

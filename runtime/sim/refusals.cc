@@ -14,6 +14,7 @@
 #include "host/cuda/stream.hpp"
 #include "host/emulator/engine.hpp"
 #include "runtime/exchange.hpp"
+#include "runtime/leftovers.hpp"
 #include "runtime/runtime.hpp"
 #include "runtime/sim/sim_bootstrap.hpp"
 
@@ -150,6 +151,7 @@ void run_rank(const Scenario& scenario, const RefusalCase& bad, int rank) {
 emu::SimReport run_refusal(const Scenario& given, const RefusalCase& bad) {
     Scenario scenario = given;
     if (bad.kind == RefusalCase::Kind::too_many_rows) scenario.config.max_recv_rows = 1;
+    retire_leftovers();
     return emu::simulate(scenario.sim, [&](int rank) { run_rank(scenario, bad, rank); });
 }
 
