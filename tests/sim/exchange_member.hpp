@@ -42,6 +42,12 @@ struct World {
 
 std::string text_of(const World& world);
 
+/// Rings between teams: exclude() is refused, and in a combine a rank waits only for its team, its
+/// rail, and those who have rows for it.
+inline bool has_rail_rings(const World& world) {
+    return world.sync == Sync::fifo && world.team > 0;
+}
+
 /// One LSA team, LSA and GIN mixed, GIN only, one LSA team with rings, two levels, two with rings.
 const std::vector<World>& worlds();
 
