@@ -53,15 +53,12 @@ void check_own(const RuntimeConfig& config, int rank) {
 /// Collective. The config that all ranks have read, with its deadline.
 RuntimeConfig agree_on_config(Bootstrap& bootstrap, const std::function<RuntimeConfig()>& read) {
     RuntimeConfig config;
-    std::exception_ptr failure;
-    try {
+    const std::exception_ptr failure = failure_of([&] {
         config = read();
         config.deadline_ns = chosen_deadline_ns(config);
         check_own(config, bootstrap.rank());
         (void)free_ownerless_leftovers(bootstrap.rank());
-    } catch (...) {
-        failure = std::current_exception();
-    }
+    });
     check_agreement(
         bootstrap, "runtime config",
         {{"deadline_ns (or GIMLET_TIMEOUT_MS)", std::to_string(config.deadline_ns.value_or(0))},
@@ -100,8 +97,7 @@ void set_up_barrier(RuntimeCore* core, const RuntimeConfig& config) {
     layout.add("workspace", WorkspaceLayout::build(shape).total_bytes, kRegionAlignment);
     core->barrier_window = SymmetricWindow::create(*core->communicator, layout);
 
-    std::exception_ptr failure;
-    try {
+    const std::exception_ptr failure = failure_of([&] {
         core->side_stream = Stream::create(topology.rank);
         core->group_records =
             MappedBuffer<DeviceError>(static_cast<std::size_t>(topology.size), topology.rank);
@@ -110,9 +106,7 @@ void set_up_barrier(RuntimeCore* core, const RuntimeConfig& config) {
         core->barrier_args.peers =
             make_peer_handles(topology, *core->barrier_device_comm, *core->barrier_window, shape,
                               core->deadline_ns, core->barrier_guard->device_record());
-    } catch (...) {
-        failure = std::current_exception();
-    }
+    });
     check_all_succeeded(*core->bootstrap, "the set-up of the barrier", failure);
     const std::uint64_t start = core->first_step;
     core->barrier_guard->give_ring(&core->barrier_args.peers);
@@ -310,14 +304,11 @@ std::unique_ptr<Runtime> Runtime::finish(std::shared_ptr<RuntimeCore> core,
         core->topology = query_topology(*core->communicator);
         core->live_ranks.resize(static_cast<std::size_t>(core->topology.size));
         std::iota(core->live_ranks.begin(), core->live_ranks.end(), 0);
-        std::exception_ptr failure;
-        try {
+        const std::exception_ptr failure = failure_of([&] {
             core->device = query_device_info(core->communicator->device(), core->rank());
             if (const std::string fault = device_fault(core->device); !fault.empty())
                 raise_text(ErrorCode::not_supported, core->rank(), fault);
-        } catch (...) {
-            failure = std::current_exception();
-        }
+        });
         check_all_succeeded(*core->bootstrap, "the query of the device", failure);
         // Nothing is sliced on the stand-in for a GPU.
         const std::string warning = time_slicing_warning(core->topology);

@@ -92,12 +92,7 @@ void StepGuard::arm(const PeerHandles& peers, const SymmetricWindow& window,
                     const StepPosition& start) {
     peers_ = peers;
     window_ = &window;
-    std::exception_ptr failure;
-    try {
-        clean_up(start, 0);
-    } catch (...) {
-        failure = std::current_exception();
-    }
+    const std::exception_ptr failure = failure_of([&] { clean_up(start, 0); });
     check_all_succeeded(*core_->bootstrap, "the first words of a window", failure);
 }
 
@@ -205,15 +200,12 @@ void StepGuard::clean_up(const StepPosition& target, std::uint64_t fence) {
 
 GroupReport StepGuard::recover(const CapturedParity& captured, StepPosition* position) {
     Bootstrap& bootstrap = *core_->bootstrap;
-    std::exception_ptr failure;
     Testimony mine{};
-    try {
+    std::exception_ptr failure = failure_of([&] {
         cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize", peers_.rank);
         core_->note_idle();
         mine = {error_ ? *error_ : record_[0], device_position(), captured, fence_};
-    } catch (...) {
-        failure = std::current_exception();
-    }
+    });
     check_all_succeeded(bootstrap, "the wait for the device before a recovery", failure);
     const auto all = bootstrap.all_gather_values(mine);
 
@@ -236,11 +228,7 @@ GroupReport StepGuard::recover(const CapturedParity& captured, StepPosition* pos
     GroupReport report = make_group_report(std::move(records), core_->excluded_ranks());
 
     const DeviceError before = record_[0];
-    try {
-        clean_up(target, fence + 1);
-    } catch (...) {
-        failure = std::current_exception();
-    }
+    failure = failure_of([&] { clean_up(target, fence + 1); });
     try {
         check_all_succeeded(bootstrap, "the recovery", failure);
     } catch (const Error& error) {
